@@ -15,15 +15,19 @@ from worlds import SLOW
 RING = str(VICTIMS / "ring_victim.py")
 
 
-def ring(machine: Machine, count: int = 3, name: str = "llm") -> Victim:
-    job = machine.run(name, sys.executable, RING, str(count))
+def ring(machine: Machine, count: int = 3, *how: str, name: str = "llm") -> Victim:
+    job = machine.run(name, sys.executable, RING, str(count), *how)
     machine.targets(name, count)
     assert job.ask("round") == "2"
     return job
 
 
-def test_it_goes_and_comes_back_many_times(machine: Machine) -> None:
-    job = ring(machine)
+BOTH = pytest.mark.parametrize("calls", [(), ("--legacy",)], ids=["descriptors", "legacy"])
+
+
+@BOTH
+def test_it_goes_and_comes_back_many_times(machine: Machine, calls: Sequence[str]) -> None:
+    job = ring(machine, 3, *calls)
     for turn in range(5):
         machine.leave()
         machine.come_back()
@@ -38,8 +42,9 @@ def test_with_data_only(machine: Machine) -> None:
     assert job.ask("round") == "3"
 
 
-def test_memory_that_came_back_is_lent_again(machine: Machine) -> None:
-    job = ring(machine)
+@BOTH
+def test_memory_that_came_back_is_lent_again(machine: Machine, calls: Sequence[str]) -> None:
+    job = ring(machine, 3, *calls)
     for turn in range(3):
         machine.leave()
         machine.come_back()

@@ -148,12 +148,13 @@ def test_ranks_that_wait_for_each_other_are_swapped(
 
 
 def test_what_is_to_be_refused_is_refused_and_runs_on(world: World, tmp_path: Path) -> None:
-    one = victim("lends", written(tmp_path, "lends", "check(driver.cuIpcGetMemHandle(address))"), wanted=Wanted.REFUSED)
-    run = found(one, world, tmp_path)["lends"]
+    managed = "check(driver.cuMemAllocManaged(1 << 20, 1))"
+    one = victim("managed", written(tmp_path, "managed", managed), wanted=Wanted.REFUSED)
+    run = found(one, world, tmp_path)["managed"]
     assert run["ok"], run
     assert [error["code"] for error in run["gcr"]["errors"]] == ["unsupported_state"] * 3
     assert judging.verdict(one, run) == "refused, runs as bare"
-    (fault,) = judging.faults(victim("lends", one.command), run)  # and where it should have been swapped
+    (fault,) = judging.faults(victim("managed", one.command), run)  # and where it should have been swapped
     assert fault.startswith("0 of 3 swaps, checkpoint: unsupported_state")
 
 

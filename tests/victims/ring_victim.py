@@ -10,7 +10,7 @@ Each fills the first half of its own memory, and the second half of its neighbou
     offer P    the first one lends its memory to a process of another ring, at the socket P
     take P     the first one holds memory of the one that offers it there
 
-Nothing of gcr's is used.
+Nothing of gcr's is used. `--legacy`: by the legacy calls, whose 64 bytes go through the socket instead.
 """
 
 import ctypes
@@ -25,6 +25,7 @@ from typing import Any
 from cuda_device import HERE, CudaDevice, properties
 from cuda_driver import POSIX, READ_WRITE, AccessDesc, driver
 from dialogue import say
+from lending import ONLY_FLAG
 
 MIB = 1 << 20
 OWN, OTHER = 2, 1  # MiB of memory for itself alone, and of what is lent
@@ -121,6 +122,30 @@ class Member:
         return str(rounds)
 
 
+class LegacyMember(Member):
+    """The same by the legacy calls for it."""
+
+    def _make(self) -> tuple[int, Any]:
+        return self.device.allocate(self.size), None
+
+    def lend(self) -> str:
+        self.after.send(self.device.lend(self.own[0]))
+        return "ok"
+
+    def borrow(self) -> str:
+        code, self.theirs = self.device.borrow(self.before.recv(64), ONLY_FLAG)
+        return "ok" if code == 0 else f"code {code}"
+
+    def give_back(self) -> str:
+        assert self.device.give_back(self.theirs) == 0
+        return "ok"
+
+    def free(self) -> str:
+        self.device.free(self.own[0])
+        self.own = 0, None
+        return "ok"
+
+
 def exported(handle: Any) -> int:
     """Returns a descriptor of the memory."""
     given = ctypes.c_int(-1)
@@ -129,8 +154,8 @@ def exported(handle: Any) -> int:
 
 
 def member() -> None:
-    rank, count, before, after = map(int, sys.argv[2:])
-    its = Member(rank, count, socket.socket(fileno=before), socket.socket(fileno=after))
+    rank, count, before, after, legacy = map(int, sys.argv[2:])
+    its = (LegacyMember if legacy else Member)(rank, count, socket.socket(fileno=before), socket.socket(fileno=after))
     say("ready")
     for line in sys.stdin:
         try:
@@ -141,18 +166,20 @@ def member() -> None:
 
 
 class Ring:
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, legacy: bool) -> None:
         pairs = [socket.socketpair() for _ in range(count)]
-        self.members = [self._start(rank, count, pairs) for rank in range(count)]
+        self.members = [self._start(rank, count, pairs, legacy) for rank in range(count)]
         for each in self.members:
             assert self._hear(each) == "ready"
         self.all("lend", "borrow")
         self.all("write")
 
     @staticmethod
-    def _start(rank: int, count: int, pairs: list[tuple[socket.socket, socket.socket]]) -> "subprocess.Popen[str]":
+    def _start(
+        rank: int, count: int, pairs: list[tuple[socket.socket, socket.socket]], legacy: bool
+    ) -> "subprocess.Popen[str]":
         ends = pairs[rank - 1][1].fileno(), pairs[rank][0].fileno()
-        command = [sys.executable, __file__, "member", *map(str, (rank, count, *ends))]
+        command = [sys.executable, __file__, "member", *map(str, (rank, count, *ends, int(legacy)))]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, pass_fds=ends)
 
@@ -201,7 +228,7 @@ class Ring:
 def main() -> None:
     if sys.argv[1] == "member":
         return member()
-    ring = Ring(int(sys.argv[1]))
+    ring = Ring(int(sys.argv[1]), "--legacy" in sys.argv)
     say("ready")
     for line in sys.stdin:
         say(ring.answer(line))
