@@ -20,8 +20,7 @@ def jobs(monkeypatch):
     """Two jobs: `llm` with process 11, named 1; `other` with 12, named 2, 13, which does not answer, and 14."""
     names = {11: Shares(1), 12: Shares(2), 13: DeadlinePassed("it is stopped"), 14: None}
 
-    def shares_of(agent, transaction):
-        assert transaction
+    def shares_of(agent):
         if isinstance(found := names[agent.pid], Exception):
             raise found
         return found
