@@ -17,16 +17,20 @@ SHELL = 'exec "$@" <lines >>answers 2>>errors'
 
 
 class Filed:
-    """The program of `told_victim.py`, under gcr, detached. `first`: words of a shell before it."""
+    """The program of `told_victim.py`, or another of tests/victims with its arguments, under gcr, detached.
 
-    def __init__(self, machine: Machine, name: str = "llm", first: str = "") -> None:
+    `first`: words of a shell before it.
+    """
+
+    def __init__(self, machine: Machine, name: str = "llm", first: str = "", program: Sequence[str] = ()) -> None:
         self.machine, self.name = machine, name
         folder = machine.folder
         os.mkfifo(folder / "lines")
         self._lines = os.open(folder / "lines", os.O_RDWR | os.O_CLOEXEC)
         self._answers, self._heard = folder / "answers", 0
-        told = (sys.executable, str(VICTIMS / machine.where.told))
-        self._begin(folder, ["sh", "-c", f"cd {folder}; {first} {SHELL}", "sh", *told])
+        file, *arguments = program or (machine.where.told,)
+        command = (sys.executable, str(VICTIMS / file), *arguments)
+        self._begin(folder, ["sh", "-c", f"cd {folder}; {first} {SHELL}", "sh", *command])
         assert self.hear() == "ready"
         row = machine.job(name)
         assert row

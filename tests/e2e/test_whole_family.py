@@ -4,6 +4,7 @@ import secrets
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("criu")
 
 COUNT = "import time; n = 0\nwhile True: n += 1; open('count.{}', 'r+').write(f'{{n:9}}'); time.sleep(0.01)"
 CHILDREN = 3
+LENDER_LOOKS_S = 0.5  # shim/src/core/lending.cpp
 
 
 @pytest.mark.parametrize("machine", [ASCEND], indirect=True, ids=lambda world: world.name)
@@ -40,6 +42,27 @@ def test_children_without_a_device_come_along(machine: Machine) -> None:
     moves(counts)
     assert all(int(count.read_text()) > last for count, last in zip(counts, at_the_end, strict=True))
     assert job.ask() == before
+    job.close()
+
+
+@pytest.mark.parametrize("calls", [(), ("--legacy",)], ids=["descriptors", "legacy"])
+def test_processes_that_share_memory_come_back_together_and_share_more(
+    machine: Machine, calls: tuple[str, ...]
+) -> None:
+    job = Filed(machine, program=("ring_victim.py", "3", *calls))
+    assert job.ask("round") == "2"
+    for turn in range(2):
+        stop(machine, f"night{turn}")
+        back(machine, f"night{turn}")
+        assert job.ask("round") == str(turn * 2 + 3)
+        assert job.ask(f"renew {turn}") == str(turn * 2 + 4)
+    assert job.ask("free 0") == "ok"
+    time.sleep(
+        2 * LENDER_LOOKS_S
+    )  # the owner keeps it: its holder is another process to the kernel, and no other program
+    stop(machine, "last")
+    back(machine, "last")
+    assert job.ask() == "6"
     job.close()
 
 

@@ -12,6 +12,7 @@
 
 #include "core/gate.h"
 #include "core/identity.h"
+#include "core/life.h"
 #include "core/lock.h"
 #include "core/session.h"
 #include "core/sys.h"
@@ -87,11 +88,25 @@ bool trusted(int fd, int32_t* pid = nullptr) {
     return other.uid == 0 || other.uid == static_cast<uid_t>(syscall(SYS_geteuid));
 }
 
+// A process that CRIU brought back has its socket under the same number, as another file.
+bool listens_at(int fd, const sockaddr_un& address, socklen_t length) {
+    sockaddr_un found{};
+    socklen_t size = sizeof found, flag = sizeof(int);
+    int listens = 0;
+    return fd >= 0 && getsockname(fd, reinterpret_cast<sockaddr*>(&found), &size) == 0 && size == length &&
+           memcmp(&found, &address, length) == 0 && getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &flag) == 0 &&
+           listens != 0;
+}
+
 bool listen_here() {
     sockaddr_un address;
     const Identity* own = identity();
     if (own == nullptr) return false;
     socklen_t length = address_of(own->process, &address);
+    if (listens_at(lender.socket.get(), address, length)) {
+        lender.socket.adopt(lender.socket.get());
+        return true;
+    }
     int fd = new_socket();
     if (fd < 0) return false;
     if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(fd, kBacklog) != 0) {
@@ -167,7 +182,7 @@ void serve(int fd) {
                  syscall(SYS_recvfrom, fd, &visit, sizeof visit, MSG_TRUNC, nullptr, nullptr) == sizeof visit;
     if (!whole || !bears_the_secret(visit.blob)) return;
     borrower.process = visit.visitor;
-    if (read_life(borrower.pid, &borrower.life) != Alive::kYes) borrower.pid = 0;  // nor will its end be seen
+    if (find_program(borrower.pid, &borrower.stack) != Alive::kYes) borrower.pid = 0;  // nor will its end be seen
     if (visit.errand == kBorrow) lend_to(fd, visit.blob, borrower);
     if (visit.errand == kReturn) session.vendors.take_back_loan(visit.blob, borrower);
 }

@@ -17,8 +17,6 @@
 
 #include <type_traits>
 
-#include "core/life.h"
-
 namespace gcr {
 
 struct Blob {
@@ -44,7 +42,7 @@ struct Lent {
 struct Borrower {
     uint64_t process;
     int32_t pid;  // as the lender sees it; 0: not to be seen
-    Life life;  // under that pid
+    uint64_t stack;  // of its program, see core/life.h
 };
 
 // Makes this process a lender and fills in all that does not depend on the memory. False: no thread or socket.

@@ -13,7 +13,7 @@
 namespace gcr {
 namespace {
 
-constexpr int kState = 3, kStart = 22, kStack = 28;  // fields of /proc/PID/stat, from 1; proc(5)
+constexpr int kState = 3, kStack = 28;  // fields of /proc/PID/stat, from 1; proc(5)
 
 // Bytes read, with a zero after them; negative: errno.
 long read_stat(int32_t pid, char* text, size_t size) {
@@ -47,22 +47,21 @@ uint64_t number_at(const char* field, int wanted) {
 
 }  // namespace
 
-Alive read_life(int32_t pid, Life* life) {
+Alive find_program(int32_t pid, uint64_t* stack) {
     KeepErrno keep;
     char text[1024];
     long length = pid > 0 ? read_stat(pid, text, sizeof text) : -EINVAL;
     if (length == -ENOENT || length == -ESRCH) return Alive::kNo;
     const char* state = length > 0 ? find_state(text) : nullptr;
     if (state == nullptr) return Alive::kUnknown;
-    *life = {number_at(state, kStart), number_at(state, kStack)};
+    *stack = number_at(state, kStack);
     return *state == 'Z' || *state == 'X' ? Alive::kNo : Alive::kYes;
 }
 
-Alive is_alive(int32_t pid, const Life& life) {
-    Life now{};
-    Alive alive = read_life(pid, &now);
-    if (alive != Alive::kYes) return alive;
-    return now.start == life.start && now.stack == life.stack ? Alive::kYes : Alive::kNo;
+Alive is_alive(int32_t pid, uint64_t stack) {
+    uint64_t now = 0;
+    Alive alive = find_program(pid, &now);
+    return alive == Alive::kYes && now != stack ? Alive::kNo : alive;
 }
 
 }  // namespace gcr

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lives: whether a process that was seen under a pid is there still. A pid comes again, a process that has ended may wait
-// for its parent, and one that called exec is another program that holds nothing of what it held.
+// Lives: whether a program that was seen under a pid is there still. A pid comes again, a process that has ended may wait
+// for its parent, and one that called exec is another program that holds nothing of what it held. The kernel tells them
+// apart by where their stacks begin. It does so also after CRIU, which brings a program back with that, and no earlier start.
 #ifndef GCR_CORE_LIFE_H
 #define GCR_CORE_LIFE_H
 
@@ -9,16 +10,11 @@
 
 namespace gcr {
 
-struct Life {
-    uint64_t start;  // of the process, in ticks since boot
-    uint64_t stack;  // of its program: another one after exec. 0: not told, to a process with other rights
-};
-
 enum class Alive { kYes, kNo, kUnknown };
 
-// Of /proc, as this process sees it. kNo: it has ended.
-Alive read_life(int32_t pid, Life* life);
-Alive is_alive(int32_t pid, const Life& life);
+// Of /proc, as this process sees it. kNo: it has ended. `stack`: 0 is told to a process with other rights.
+Alive find_program(int32_t pid, uint64_t* stack);
+Alive is_alive(int32_t pid, uint64_t stack);
 
 }  // namespace gcr
 

@@ -6,6 +6,7 @@
 
 #include "core/agent.h"
 #include "core/gate.h"
+#include "core/life.h"
 #include "core/ticket.h"
 #include "device/devices.h"
 #include "device/physical.h"
@@ -118,7 +119,7 @@ bool any_dead(State& state) {
 bool Census::is_gone(const Borrower& borrower) {
     for (size_t i = 0; i < known_; i++)
         if (processes_[i] == borrower.process) return gone_[i];
-    bool gone = borrower.pid > 0 && is_alive(borrower.pid, borrower.life) == Alive::kNo;
+    bool gone = borrower.pid > 0 && is_alive(borrower.pid, borrower.stack) == Alive::kNo;
     if (known_ < kMost) {
         processes_[known_] = borrower.process;
         gone_[known_++] = gone;
