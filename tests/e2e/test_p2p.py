@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from machine import Machine, until
@@ -16,6 +17,11 @@ QUIESCE_S = "1.0"
 MOST_STUCK = 3  # for each swap of ranks whose kernel has no known name
 REFUSES = 999  # CUDA_ERROR_UNKNOWN
 ONE = ("--one-device",)
+
+
+def some_of(*ways: str) -> list[Any]:
+    """Every way of lending; those that are not named are for the slow tests."""
+    return [way if way in ways else slowly(way) for way in WAYS]
 
 
 # ---- at random instants ------------------------------------------------------------------------------------------
@@ -79,10 +85,15 @@ def test_so_are_ranks_whose_kernel_has_no_known_name(machine: Machine) -> None:
     swap_while_it_runs(machine, 3, 2, "--collective", "peer_reduce", known=False)
 
 
+def test_so_are_ranks_whose_launches_wait_for_room_in_a_queue(machine: Machine) -> None:
+    prepare(machine, 2, GCR_SIM_QUEUE="3")
+    swap_while_it_runs(machine, 4, 2)
+
+
 # ---- what is connected later -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", some_of("asked", "cached", "legacy"))
 def test_what_was_made_before_a_checkpoint_is_lent_after_a_restore_and_made_anew(machine: Machine, way: str) -> None:
     """Old descriptors and blobs lead to the memory as it is now; what came back by import is exported again."""
     group = Group.start(machine, ranks=2)
@@ -96,7 +107,7 @@ def test_what_was_made_before_a_checkpoint_is_lent_after_a_restore_and_made_anew
 
 
 @pytest.mark.parametrize("first", ["owner", "borrower"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", some_of("twice", "small"))
 def test_memory_is_freed_in_either_order_around_a_swap(machine: Machine, way: str, first: str) -> None:
     """While one of both has let go of it, the other has it through a checkpoint, reads and writes it."""
     group = Group.start(machine, ranks=2)
@@ -134,6 +145,21 @@ def test_what_is_asked_for_while_the_job_goes_comes_when_it_is_back(machine: Mac
     group.hear("take 0")
     group.works()
     group.swaps()
+
+
+def test_memory_that_is_freed_while_the_checkpoint_is_prepared_is_in_nobodys_way(machine: Machine) -> None:
+    """The ranks still run then: what one of them held when it was asked may be gone when its owner is asked."""
+    group = Group.start(machine, ranks=2)
+    group.lends("asked")
+    driver_does(machine, f"cuMemExportToShareableHandle@{group.pid(0)}:1+:delay=300")
+    running = machine.command("checkpoint", NAME)
+    time.sleep(0.15)  # both were asked what they hold; one still exports
+    group.ask("drop 0 borrower")
+    group.ask("drop 0 owner")
+    is_away(machine, running.result(60), 2)
+    driver_does(machine)
+    group.come_back()
+    group.works()
 
 
 def test_ranks_that_may_have_few_descriptors_are_swapped(machine: Machine) -> None:
