@@ -102,6 +102,25 @@ def test_both_processes_see_the_same_physical_memory(machine: Machine) -> None:
     theirs.close()
 
 
+def test_what_is_imported_twice_is_one_handle_with_two_references(machine: Machine) -> None:
+    """Seen on an H200; so is that the import of one's own memory is another handle than that."""
+    program = """
+        use()
+        handle = create(2 * MiB)
+        fds = export(handle), export(handle)
+        first, second = map(take, fds)
+        say(int(first) == int(second), int(first) == int(handle))
+        for each in handle, first:
+            ck(cu.cuMemRelease(each))
+        address = mapped(second, 2 * MiB)
+        ck(cu.cuMemRelease(second))
+        say(used(), code(cu.cuMemRelease(second)))
+        ck(cu.cuMemUnmap(address, 2 * MiB))
+        say(used())
+    """
+    assert machine.run(program) == ["True False", f"{CONTEXT + 2 * MiB} 1", str(CONTEXT)]
+
+
 def test_a_descriptor_of_another_kind_is_refused(machine: Machine) -> None:
     program = """
         import tempfile
@@ -262,7 +281,9 @@ def test_a_forked_child_neither_holds_memory_nor_drives(machine: Machine) -> Non
         assert machine.used() == 0
 
 
-def test_legacy_interprocess_memory(machine: Machine) -> None:
+@pytest.mark.parametrize("device", [0, 1])
+def test_legacy_interprocess_memory(machine: Machine, device: int) -> None:
+    """It can be opened on another device: peer access comes with it."""
     maker = """
         use()
         ck(cu.cuMemAlloc(4096))
@@ -272,11 +293,11 @@ def test_legacy_interprocess_memory(machine: Machine) -> None:
         wait_for_line()
     """
     taker = """
-        use()
+        use(%s)
         handle = cu.CUipcMemHandle(); ctypes.memmove(handle.getPtr(), bytes.fromhex('%s'), 64)
         pointer = int(ck(cu.cuIpcOpenMemHandle(handle, 1)))
         say(read(pointer, 7).decode(), code(cu.cuIpcCloseMemHandle(pointer)))
         say(code(cu.cuMemcpyDtoH(bytearray(4), pointer, 4)))
     """
     with machine.start(maker) as first:
-        assert machine.run(taker % first.hear()) == ["by name 0", "1"]
+        assert machine.run(taker % (device, first.hear())) == ["by name 0", "1"]

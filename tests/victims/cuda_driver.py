@@ -107,6 +107,7 @@ driver = Library(
         "cuMemUnmap": (DevicePtr, c_size_t),
         "cuMemRelease": (Allocation,),
         "cuMemSetAccess": (DevicePtr, c_size_t, POINTER(AccessDesc), c_size_t),
+        "cuMemAddressFree": (DevicePtr, c_size_t),
         "cuMemExportToShareableHandle": (c_void_p, Allocation, c_int, c_uint64),
         "cuMemImportFromShareableHandle": (out(Allocation), c_void_p, c_int),
         "cuMulticastCreate": (out(Allocation), POINTER(MulticastObjectProp)),

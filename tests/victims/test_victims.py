@@ -16,6 +16,7 @@ from gcr.native import shim_path, sim_dir
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import p2p_model
 import told
 from acl_runtime import acl
 from c_library import Library, out
@@ -35,13 +36,19 @@ SHORT: Sequence[tuple[str, ...]] = (
     ("alloc_victim.py", "--steps", "150", "--kernels", "KERNELS"),
     ("alloc_victim.py", "--steps", "150", "--ordered", "--kernels", "KERNELS"),
     ("ranks_victim.py", "--steps", "4", "--kernels", "KERNELS"),
+    ("p2p_victim.py", "--steps", "6", "--kernels", "KERNELS"),
     ("c_victim", "3", "2", "60"),
 )
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Mapping[str, str]:
-    return {**os.environ, "LD_LIBRARY_PATH": str(sim_dir("nvidia")), "GCR_SIM_STATE": str(tmp_path)}
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(sim_dir("nvidia")),
+        "GCR_SIM_STATE": str(tmp_path),
+        "GCR_SIM_DEVICES": "4",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +78,28 @@ def test_a_victim_prints_the_same_twice_and_with_the_shim(
     assert second.stdout == first.stdout
     preloaded = run(words, c_victim, {**environment, "LD_PRELOAD": str(shim_path())})
     assert (preloaded.returncode, preloaded.stdout) == (0, first.stdout), preloaded.stderr
+
+
+@pytest.mark.parametrize(
+    ("ranks", "more"),
+    [
+        (4, ()),
+        (3, ("--collective", "peer_reduce", "--meet", "twice")),
+        (2, ("--one-device", "--meet", "cached")),
+        (3, ("--meet", "legacy")),
+        (2, ("--one-device", "--meet", "small")),
+    ],
+    ids=["asked", "twice", "cached, one device", "legacy", "small, one device"],
+)
+def test_ranks_that_lend_each_other_memory_say_what_follows_from_their_numbers(
+    ranks: int, more: Sequence[str], c_victim: Path, environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    """In so many steps memory is lent in each way, and freed by its owner first, and by its borrower first."""
+    steps = 2 * len(p2p_model.WAYS) + 3
+    words = ("p2p_victim.py", "--steps", str(steps), "--kernels", "KERNELS", "--ranks", str(ranks), *more)
+    done = run(words, c_victim, environment)
+    assert (done.returncode, done.stdout.splitlines()) == (0, p2p_model.Model(ranks).run(steps)), done.stderr
+    assert not (tmp_path / "violations").exists()
 
 
 def test_another_seed_is_another_digest(c_victim: Path, environment: Mapping[str, str]) -> None:

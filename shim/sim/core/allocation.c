@@ -169,6 +169,7 @@ static sim_result adopt(struct sim_context* context, struct sim_physical* physic
     struct sim_allocation* made = make(context, size, SIM_ALLOCATION_IMPORTED);
     if (!made) return SIM_OUT_OF_MEMORY;
     made->device = physical->device;
+    if (made->device != context->device) context->peers |= 1u << made->device;  // the flag of the call asks for it
     made->opens = 1;
     made->reservation = sim_address_make_internal(physical->size, false);
     sim_result result = made->reservation ? sim_mapping_add(made->reservation, 0, physical) : SIM_OUT_OF_MEMORY;

@@ -66,6 +66,16 @@ sim_result sim_physical_create(unsigned device, uint64_t size, struct sim_physic
     return *physical ? SIM_OK : SIM_OUT_OF_MEMORY;
 }
 
+// A second import is the same handle once more; that of one's own memory is another one. Both seen on r580.
+static struct sim_physical* find_imported(const struct sim_entry* entry) {
+    for (size_t i = 0; i < by_id.count; i++) {
+        struct sim_physical* each = (struct sim_physical*)by_id.items[i];
+        if (each->imported && each->entry.slot == entry->slot && each->entry.generation == entry->generation)
+            return each;
+    }
+    return NULL;
+}
+
 sim_result sim_physical_import(int fd, struct sim_physical** physical) {
     struct sim_entry entry;
     unsigned real;
@@ -77,6 +87,11 @@ sim_result sim_physical_import(int fd, struct sim_physical** physical) {
     if (!sim_device_was_shown(real)) {
         give_up(&entry, size, view);
         return SIM_NOT_INITIALIZED;
+    }
+    if ((*physical = find_imported(&entry))) {
+        give_up(&entry, size, view);
+        (*physical)->handles++;
+        return SIM_OK;
     }
     *physical = add(sim_device_ordinal(real), size, &entry, view);
     if (!*physical) return SIM_OUT_OF_MEMORY;

@@ -93,26 +93,43 @@ KERNEL(spin_until) {
 // the flags of all have come to `epoch`; epochs are 1, 2, 3 … cross_device_reduce: the same, named like the kernel of a
 // library that does so.
 enum { kFlagStride = 16 };
-static void meet(struct gcr_sim_launch* launch, void** params) {
-    uint32_t rank = PARAM(uint32_t, 1), ranks = PARAM(uint32_t, 2), epoch = PARAM(uint32_t, 3);
-    uint64_t words = PARAM(uint32_t, 5), half = ranks * words;
-    uint64_t size = ranks * kFlagStride * 4 + 2 * half * 8;
-    uint32_t* flags = launch->view(launch, PARAM(uint64_t, 0), size, 1);
-    uint64_t* data = launch->view(launch, PARAM(uint64_t, 4), words * 8, 1);
-    if (!flags || !data) return;
-    uint64_t* shared = (uint64_t*)(flags + ranks * kFlagStride) + epoch % 2 * half;
-    for (uint64_t i = 0; i < words; i++) shared[rank * words + i] = data[i];
+static size_t meeting_bytes(uint64_t ranks, uint64_t words) {
+    return ranks * kFlagStride * 4 + 2 * ranks * words * 8;
+}
+
+static uint64_t* half_of(uint32_t* flags, uint64_t ranks, uint32_t epoch, uint64_t words) {
+    return (uint64_t*)(flags + ranks * kFlagStride) + epoch % 2 * ranks * words;
+}
+
+static void tell(uint32_t* flags, uint32_t rank, uint32_t ranks, uint32_t epoch, const uint64_t* data, uint64_t words) {
+    uint64_t* mine = half_of(flags, ranks, epoch, words) + rank * words;
+    for (uint64_t i = 0; i < words; i++) mine[i] = data[i];
     __atomic_store_n(&flags[rank * kFlagStride], epoch, __ATOMIC_RELEASE);
+}
+
+static void hear(struct gcr_sim_launch* launch, uint32_t* flags, uint32_t ranks, uint32_t epoch, uint64_t* data,
+                 uint64_t words) {
     for (uint32_t other = 0; other < ranks; other++)
         while ((int32_t)(__atomic_load_n(&flags[other * kFlagStride], __ATOMIC_ACQUIRE) - epoch) < 0) {
             if (launch->stopping(launch)) return;
             rest();
         }
+    const uint64_t* told = half_of(flags, ranks, epoch, words);
     for (uint64_t i = 0; i < words; i++) {
         uint64_t sum = 0;
-        for (uint32_t other = 0; other < ranks; other++) sum += shared[other * words + i];
+        for (uint32_t other = 0; other < ranks; other++) sum += told[other * words + i];
         data[i] = sum;
     }
+}
+
+static void meet(struct gcr_sim_launch* launch, void** params) {
+    uint32_t rank = PARAM(uint32_t, 1), ranks = PARAM(uint32_t, 2), epoch = PARAM(uint32_t, 3);
+    uint32_t words = PARAM(uint32_t, 5);
+    uint32_t* flags = launch->view(launch, PARAM(uint64_t, 0), meeting_bytes(ranks, words), 1);
+    uint64_t* data = launch->view(launch, PARAM(uint64_t, 4), words * 8, 1);
+    if (!flags || !data) return;
+    tell(flags, rank, ranks, epoch, data, words);
+    hear(launch, flags, ranks, epoch, data, words);
 }
 PARAMS(all_reduce, 8, 4, 4, 4, 8, 4);
 KERNEL(all_reduce) {
@@ -121,6 +138,31 @@ KERNEL(all_reduce) {
 PARAMS(cross_device_reduce, 8, 4, 4, 4, 8, 4);
 KERNEL(cross_device_reduce) {
     meet(launch, params);
+}
+
+// peer_reduce(places, rank, ranks, epoch, data, words): the same in memory of each rank, which the others write to. `places`
+// has the addresses of all ranks' memory, as this rank maps it. cross_device_reduce_peers: the same.
+static void meet_at_peers(struct gcr_sim_launch* launch, void** params) {
+    uint32_t rank = PARAM(uint32_t, 1), ranks = PARAM(uint32_t, 2), epoch = PARAM(uint32_t, 3);
+    uint32_t words = PARAM(uint32_t, 5);
+    const uint64_t* places = launch->view(launch, PARAM(uint64_t, 0), ranks * sizeof *places, 0);
+    uint64_t* data = launch->view(launch, PARAM(uint64_t, 4), words * 8, 1);
+    uint32_t* own = NULL;
+    for (uint32_t other = 0; places && data && other < ranks; other++) {
+        uint32_t* flags = launch->view(launch, places[other], meeting_bytes(ranks, words), 1);
+        if (!flags) return;
+        tell(flags, rank, ranks, epoch, data, words);
+        if (other == rank) own = flags;
+    }
+    if (own) hear(launch, own, ranks, epoch, data, words);
+}
+PARAMS(peer_reduce, 8, 4, 4, 4, 8, 4);
+KERNEL(peer_reduce) {
+    meet_at_peers(launch, params);
+}
+PARAMS(cross_device_reduce_peers, 8, 4, 4, 4, 8, 4);
+KERNEL(cross_device_reduce_peers) {
+    meet_at_peers(launch, params);
 }
 
 // A device variable, and a kernel that reads a launch's shape: out[0..5] = grid, block
