@@ -21,15 +21,27 @@ Holder = tuple[Callable[[], Iterable[int]], Callable[[Sequence[int]], list[int]]
 """The ids that one process holds of an owner's memory, and descriptors of some of them, which are the caller's."""
 
 
+def join_ahead(targets: Sequence[Target], node: Node) -> None:
+    """Joins what processes share while they run. What one holds its owner may have freed once that is asked.
+
+    Raises UnsupportedState where memory is shared with a process that takes no part.
+    """
+    _join_to_leave(targets, node, lambda _: None)
+
+
 def join_to_leave(targets: Sequence[Target], node: Node) -> None:
-    """Joins the books of running processes, whose shares were read before their last handles.
+    """Joins the books of processes that stand still.
 
     Raises UnsupportedState where memory is shared with a process that takes no part, or cannot be given back.
     """
+    _join_to_leave(targets, node, _sizes)
+
+
+def _join_to_leave(targets: Sequence[Target], node: Node, sizes: Callable[[Target], Mapping[int, int] | None]) -> None:
     _note(targets, Joint())
     if not any(target.shares.any for target in targets):
         return
-    _note(targets, join([Party(each.pid, each.shares, _sizes(each)) for each in targets], node.locate))
+    _note(targets, join([Party(each.pid, each.shares, sizes(each)) for each in targets], node.locate))
     for target in targets:
         if target.process.copied_out:
             refuse_its_own_copy(target, joint_of(targets))

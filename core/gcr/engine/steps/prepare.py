@@ -6,7 +6,7 @@ from functools import partial
 from msgspec import Struct, field
 
 from gcr.engine.admit import refuse_nothing_to_move
-from gcr.engine.lending import join_to_leave
+from gcr.engine.lending import join_ahead
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.streaming import Stream
 from gcr.engine.target import Target
@@ -37,7 +37,7 @@ class Prepare(Struct, frozen=True):
             target.process.suspension.placement = Placement()  # it runs: this checkpoint counts from where it is
         side_by_side(target.exports.choose_strategy for target in work.targets)
         side_by_side(partial(self._export, target) for target in work.targets)
-        join_to_leave(work.targets, work.node)
+        join_ahead(work.targets, work.node)
         if work.options.data_only:
             refuse_nothing_to_move(work.targets)
         for target in work.targets:
