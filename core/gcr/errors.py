@@ -93,7 +93,7 @@ class WrongState(Refused):
 
 
 class UnsupportedState(Refused):
-    """The driver would take the job and never give it back (UVM, multicast, memory shared with another job, verbs, MIG …):
+    """The driver would take the job and never give it back (UVM, multicast, memory of another job, verbs, MIG …):
     [limitations](limitations.md).
     """
 
