@@ -27,15 +27,33 @@ def some_of(*ways: str) -> list[Any]:
 # ---- at random instants ------------------------------------------------------------------------------------------
 
 
-def swap_while_it_runs(machine: Machine, swaps: int, ranks: int, *more: str, known: bool = True) -> list[str]:
-    """Swaps ranks that run freely. Returns all that they said, which is right, and their number of steps."""
-    job = machine.run(NAME, *command(ranks, "--hold", *more))
-    machine.targets(NAME, ranks)
-    job.tell("on")
-    heard, chance, done, stuck = Heard(job), random.Random(f"{swaps} {ranks} {more}"), 0, 0
+class Free:
+    """Ranks that run freely, and are looked at when they have ended."""
+
+    def __init__(self, machine: Machine, ranks: int, *more: str, seed: int = 0) -> None:
+        self.job, self.ranks = machine.run(NAME, *command(ranks, "--hold", *more)), ranks
+        machine.targets(NAME, ranks)
+        self.job.tell("on")
+        self.heard, self.chance = Heard(self.job), random.Random(f"{seed} {ranks} {more}")
+
+    def any_instant(self) -> None:
+        self.heard.one_more()
+        time.sleep(self.chance.uniform(0, 0.08))
+
+    def end(self) -> tuple[list[str], int]:
+        """Returns all that they said, which is right, and their number of steps."""
+        said = self.heard.to_the_end()
+        steps = int(next(line.split()[1] for line in said if line.startswith("steps ")))
+        assert [line.strip() for line in said] == Model(self.ranks).run(steps, WARM)
+        return said, steps
+
+
+def swap_while_it_runs(
+    machine: Machine, swaps: int, ranks: int, *more: str, known: bool = True
+) -> tuple[list[str], int]:
+    free, done, stuck = Free(machine, ranks, *more, seed=swaps), 0, 0
     while done < swaps:
-        heard.one_more()
-        time.sleep(chance.uniform(0, 0.08))
+        free.any_instant()
         gone = machine.ask("checkpoint", NAME)
         if gone.code and not known:
             assert (gone.body["error"]["code"], gone.body["error"]["state"]) == ("stuck", "running"), gone.body
@@ -46,19 +64,16 @@ def swap_while_it_runs(machine: Machine, swaps: int, ranks: int, *more: str, kno
         back = machine.ask("restore", NAME)
         assert (back.code, back.body.get("state")) == (0, "running"), back.body
         done += 1
-    said = heard.to_the_end()
-    steps = int(next(line.split()[1] for line in said if line.startswith("steps ")))
-    assert steps >= swaps
-    assert [line.strip() for line in said] == Model(ranks).run(steps, WARM)
-    return said
+    return free.end()
 
 
 @pytest.mark.parametrize("swaps", [10, slowly(100)])
 def test_ranks_are_swapped_at_random_instants_and_compute_what_they_compute_bare(machine: Machine, swaps: int) -> None:
     prepare(machine, 4)
-    said = swap_while_it_runs(machine, swaps, 4)
+    said, steps = swap_while_it_runs(machine, swaps, 4)
+    assert steps >= swaps
     bare = machine.begin_bare(*command(4, "--hold"))
-    bare.tell(next(line.split()[1] for line in said if line.startswith("steps ")))
+    bare.tell(str(steps))
     assert said == Heard(bare).to_the_end()
 
 
@@ -88,6 +103,38 @@ def test_so_are_ranks_whose_kernel_has_no_known_name(machine: Machine) -> None:
 def test_so_are_ranks_whose_launches_wait_for_room_in_a_queue(machine: Machine) -> None:
     prepare(machine, 2, GCR_SIM_QUEUE="3")
     swap_while_it_runs(machine, 4, 2)
+
+
+@pytest.mark.parametrize("times", [2, slowly(20)])
+def test_they_go_and_come_in_every_way_at_random_instants(machine: Machine, times: int) -> None:
+    prepare(machine, 3)
+    free, store = Free(machine, 3, seed=times), ("--store", str(store_of(machine)))
+    for turn in range(times):
+        for number, how in enumerate([["--data-only"], ["--leave-running"], ["--live", "--leave-running"], []]):
+            image = f"image-{turn}-{number}"
+            words = [*how, *(["--image", image, "--wait", "durable", *store] if number else [])]
+            free.any_instant()
+            gone = machine.gcr("checkpoint", NAME, *words)
+            assert gone.code == 0, gone.body
+            if gone.body["state"] != "running":
+                back = machine.gcr("restore", *([NAME] if number == 0 else ["--image", image, *store]))
+                assert back.code == 0, back.body
+    free.end()
+
+
+@pytest.mark.parametrize("times", [3, slowly(30)])
+def test_they_change_places_at_random_instants(machine: Machine, times: int) -> None:
+    prepare(machine, 3)
+    free = Free(machine, 3, seed=times)
+    for _ in range(times):
+        free.any_instant()
+        gone = machine.gcr("checkpoint", NAME)
+        is_away(machine, gone, 3)
+        before = [row["device"] for row in gone.body["processes"]]
+        after = before[1:] + before[:1]
+        back = machine.gcr("restore", NAME, *(f"--device={a}={b}" for a, b in zip(before, after, strict=True)))
+        assert (back.code, back.body["moved"]) == (0, dict(zip(before, after, strict=True))), back.body
+    free.end()
 
 
 # ---- what is connected later -------------------------------------------------------------------------------------
