@@ -1,6 +1,7 @@
 """A job of several processes is locked in the driver as a whole before the control state of any is saved."""
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -72,4 +73,18 @@ def test_a_death_while_one_of_two_is_locked(machine: Machine, who: str) -> None:
     running.result(timeout=60)
     if machine.until_state("pair", "running", "suspended") == "suspended":
         assert machine.ask("restore", "pair").code == 0
+    comes_back(machine, job, before)
+
+
+def test_a_restore_that_the_driver_refuses_ends_with_its_deadline(machine: Machine) -> None:
+    """The driver is asked again and again, since it may only be late: for as long as the caller waits."""
+    job, before, parent, _ = pair(machine)
+    assert machine.gcr("checkpoint", "pair").code == 0
+    driver_does(machine, f"checkpoint.restore@{parent}:1+:fail={DRIVER_REFUSES}")
+    began = time.monotonic()
+    failed = machine.gcr("restore", "pair", "--timeout", "2")
+    assert (failed.code, failed.body["error"]["state"]) == (4, "suspended"), failed.body
+    assert 2 <= time.monotonic() - began < 10
+    driver_does(machine)
+    assert machine.gcr("restore", "pair").code == 0
     comes_back(machine, job, before)

@@ -54,7 +54,8 @@ class BringBack(Struct, frozen=True):
 
     def _refill(self, target: Target, worker: WorkerPeer, meter: Meter) -> None:
         copy, restore = (target.pid, worker.device), self.restore
-        done = worker.copies.refill(target.copy_name, restore.node.config.drain_s, partial(meter.at, copy))
+        limit = restore.course.left(restore.node.config.drain_s)
+        done = worker.copies.refill(target.copy_name, limit, partial(meter.at, copy))
         restore.refilled[copy] = done
         meter.at(copy, Done(done.bytes))
         restore.course.mark("refilled")
@@ -65,7 +66,7 @@ class BringBack(Struct, frozen=True):
             for worker in target.workers() if target.copy is None else ():
                 worker.handles.drop_ballast(target.hold)
             began, marks = time.monotonic(), restore.course.marks
-            target.control_state.thaw(restore.node.config.control_s)
+            target.control_state.thaw(restore.course.left(restore.node.config.control_s))
             marks["control_s"] = max(marks.get("control_s", 0.0), time.monotonic() - began)
         if target.copy is None:
             target.imports.give_from_workers(keep=True)
