@@ -30,7 +30,7 @@ TAIL = 128 << 10  # bytes at the end of a rank's meeting place that nothing chan
 
 def half_of_piece(owner: int, number: int) -> int:
     """Returns the 32 bits that fill a new piece."""
-    return 0x1000_0000 + 0x10_0001 * number + 257 * owner
+    return (0x1000_0000 + 0x10_0001 * number + 257 * owner) & 0xFFFF_FFFF
 
 
 def half_of_tail(rank: int) -> int:
