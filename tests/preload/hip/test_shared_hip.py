@@ -114,7 +114,7 @@ def test_an_importer_has_the_owners_memory_and_the_ticket_is_no_file_of_the_runt
     assert its_agent.status().uncovered == importers_agent.status().uncovered == {}
 
 
-def test_it_goes_and_comes_back_for_both(machine: Machine) -> None:
+def test_it_goes_and_comes_back_for_both_and_is_lent_again(machine: Machine) -> None:
     owner, its_agent = machine.target()
     importer, importers_agent = machine.target()
     owner.must(*MAKE)
@@ -124,6 +124,10 @@ def test_it_goes_and_comes_back_for_both(machine: Machine) -> None:
         swap(its_agent, importers_agent)
         importer.must(f"check w {seed}", f"fill w {seed + 1}")
         owner.must(f"check w {seed + 1}", f"fill w {seed + 2}")
+    third, _ = machine.target()
+    owner.must("export g h")  # the runtime makes no descriptor of what came back: the daemon has it
+    third.take(owner, "g")
+    third.must("import h g", "map w h", "check w 5")
 
 
 def sharing(machine: Machine, start: Callable[[], Program]) -> list[str]:
