@@ -1,35 +1,42 @@
 """A job whose processes hold memory of each other: off its device and back, as it was."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from machine import VICTIMS, Machine, Victim, kill
 from refusals import refused, untouched
 from stored import away, back, leave_running
 from two_devices import three_devices
-from worlds import SLOW
+from worlds import AMD, AMD_LEAK, NVIDIA, at, here
 
 RING = str(VICTIMS / "ring_victim.py")
 
 
 def ring(machine: Machine, count: int = 3, *how: str, name: str = "llm") -> Victim:
-    job = machine.run(name, sys.executable, RING, str(count), *how)
+    job = machine.run(name, sys.executable, RING, str(count), "--vendor", machine.vendor, *how)
     machine.targets(name, count)
     assert job.ask("round") == "2"
     return job
 
 
+CONTEXT = 16 << 20  # bytes that a context of the simulated device costs
+SHARING = [world for world in (NVIDIA, AMD, AMD_LEAK) if world in here()]
+EVERYWHERE = pytest.mark.parametrize("machine", [at(each, slow=each is AMD_LEAK) for each in SHARING], indirect=True)
 BOTH = pytest.mark.parametrize("calls", [(), ("--legacy",)], ids=["descriptors", "legacy"])
 
 
+@EVERYWHERE
 @BOTH
 def test_it_goes_and_comes_back_many_times(machine: Machine, calls: Sequence[str]) -> None:
     job = ring(machine, 3, *calls)
     for turn in range(5):
-        machine.leave()
+        gone = machine.leave()
+        if machine.where.data_only:
+            assert gone.body["vram_after_bytes"] == 3 * CONTEXT  # nothing else stays
         machine.come_back()
         assert job.ask() == str(turn + 2)
         assert job.ask("round") == str(turn + 3)
@@ -42,6 +49,7 @@ def test_with_data_only(machine: Machine) -> None:
     assert job.ask("round") == "3"
 
 
+@EVERYWHERE
 @BOTH
 def test_memory_that_came_back_is_lent_again(machine: Machine, calls: Sequence[str]) -> None:
     job = ring(machine, 3, *calls)
@@ -51,7 +59,16 @@ def test_memory_that_came_back_is_lent_again(machine: Machine, calls: Sequence[s
         assert job.ask(f"renew {turn}") == str(turn + 3)
 
 
-@pytest.mark.parametrize("step", ["quiesced", "handed_over", "frozen", "staged"])
+@pytest.mark.parametrize(
+    ("machine", "step"),
+    [
+        at(world, step, name=step)
+        for world in (NVIDIA, AMD)
+        for step in ("quiesced", "handed_over", "frozen", "staged")
+        if world in here() and step in world.up_to_the_decision()
+    ],
+    indirect=["machine"],
+)
 @pytest.mark.parametrize("before", [0, 1], ids=["first", "after a restore"])
 def test_a_checkpoint_that_fails_leaves_it_running(machine: Machine, step: str, before: int) -> None:
     job = ring(machine)
@@ -59,13 +76,14 @@ def test_a_checkpoint_that_fails_leaves_it_running(machine: Machine, step: str, 
         machine.leave()
         machine.come_back()
     machine.inject(f"checkpoint.{step} fail")
-    assert machine.ask("checkpoint", "llm").code == 4
+    assert machine.ask("checkpoint", "llm", **machine.where.how).code == 4
     assert job.ask("round") == "3"
     machine.leave()
     machine.come_back()
     assert job.ask("round") == "4"
 
 
+@EVERYWHERE
 @pytest.mark.parametrize("step", ["room", "back", "mapped"])
 def test_a_restore_that_fails_leaves_it_suspended(machine: Machine, step: str) -> None:
     job = ring(machine)
@@ -76,6 +94,7 @@ def test_a_restore_that_fails_leaves_it_suspended(machine: Machine, step: str) -
     assert job.ask("round") == "3"
 
 
+@EVERYWHERE
 def test_an_owner_that_has_ended_meanwhile_is_named_and_the_rest_stays_suspended(machine: Machine) -> None:
     job = ring(machine)
     owner, holder, _ = map(int, job.ask("pids").split())
@@ -86,9 +105,10 @@ def test_an_owner_that_has_ended_meanwhile_is_named_and_the_rest_stays_suspended
     assert answer.body["error"]["code"] == "owner_ended"
     assert f"process {holder} holds" in answer.body["error"]["message"]
     assert f"process {owner}, which has ended" in answer.body["error"]["message"]
-    assert machine.settled() == "suspended"
+    assert machine.settled() == machine.where.suspended
 
 
+@EVERYWHERE
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("before", [0, 1], ids=["first", "after a restore"])
 def test_a_process_that_dies_meanwhile_takes_no_memory_from_the_others(
@@ -112,6 +132,7 @@ def test_a_process_that_dies_meanwhile_takes_no_memory_from_the_others(
     assert [each for n, each in enumerate(said) if n != which] == ["2", "2"]
 
 
+@EVERYWHERE
 def test_an_owner_that_frees_first_keeps_it_for_the_other(machine: Machine) -> None:
     job = ring(machine, 2)
     assert job.ask("free 0") == "ok"
@@ -120,6 +141,7 @@ def test_an_owner_that_frees_first_keeps_it_for_the_other(machine: Machine) -> N
     assert job.ask() == "2"
 
 
+@EVERYWHERE
 def test_memory_of_another_job_is_refused_and_both_processes_are_named(machine: Machine) -> None:
     lender, borrower = ring(machine, 2), ring(machine, 2, name="other")
     path = str(machine.folder / "door")
@@ -130,7 +152,7 @@ def test_memory_of_another_job_is_refused_and_both_processes_are_named(machine: 
         (borrower, f"process {holder} holds 2 MiB of device memory of process {owner} of job llm"),
     ):
         with untouched(machine, job):
-            assert says in refused(machine.gcr("checkpoint", job.name), "unsupported_state")
+            assert says in refused(machine.gcr("checkpoint", job.name, *machine.where.options), "unsupported_state")
     assert borrower.supervisor.stdin
     borrower.supervisor.stdin.close()
     assert borrower.supervisor.wait(30) == 0
@@ -139,6 +161,7 @@ def test_memory_of_another_job_is_refused_and_both_processes_are_named(machine: 
     assert lender.ask("round") == "3"
 
 
+@EVERYWHERE
 @pytest.mark.parametrize("how", [(), ("--live",)])
 def test_images_of_it_while_it_runs_and_while_it_leaves(machine: Machine, how: Sequence[str]) -> None:
     job = ring(machine)
@@ -168,16 +191,23 @@ def test_it_comes_back_on_another_device(tmp_path: Path) -> None:
 HELPERS = ("gcr.daemon", "gcr.worker", "gcr.control_helper", "supervisor")
 
 
+STEPS = {
+    "checkpoint": ("quiesced", "handed_over", "frozen", "staged", "decided"),
+    "restore": ("room", "back", "mapped", "decided"),
+}
+
+
+def deaths() -> Iterator[Any]:
+    for world in SHARING:
+        known = {"checkpoint": world.checkpoint(), "restore": world.restore()}
+        for command, steps in STEPS.items():
+            for step in (step for step in steps if step in known[command]):
+                slow = world is not NVIDIA or step not in ("handed_over", "back")
+                yield at(world, command, step, slow=slow, name=f"{command}.{step}")
+
+
 @pytest.mark.parametrize("who", HELPERS)
-@pytest.mark.parametrize(
-    ("command", "step"),
-    [
-        ("checkpoint", "handed_over"),
-        ("restore", "back"),
-        *(pytest.param("checkpoint", step, marks=SLOW) for step in ("quiesced", "frozen", "staged", "decided")),
-        *(pytest.param("restore", step, marks=SLOW) for step in ("room", "mapped", "decided")),
-    ],
-)
+@pytest.mark.parametrize(("machine", "command", "step"), [*deaths()], indirect=["machine"])
 def test_a_death_of_a_helper_leaves_it_running_or_restorable(
     machine: Machine, who: str, command: str, step: str
 ) -> None:
@@ -200,6 +230,7 @@ def test_a_death_of_a_helper_leaves_it_running_or_restorable(
     assert job.ask("round") == "3"
 
 
+@EVERYWHERE
 def test_when_daemon_and_supervisor_die_together_staged_copies_come_back(machine: Machine) -> None:
     job = ring(machine)
     with machine.held_at("checkpoint.staged"):

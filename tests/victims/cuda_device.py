@@ -119,6 +119,31 @@ class CudaDevice:
         base, size = driver.cuMemGetAddressRange_v2(address)
         return int(base), int(size)
 
+    # ---- lending.SharingDevice
+
+    def make(self, size: int) -> Any:
+        return driver.cuMemCreate(size, properties(), 0)
+
+    def map(self, handle: Any, size: int) -> int:
+        address = int(driver.cuMemAddressReserve(size, 0, 0, 0))
+        driver.cuMemMap(address, size, 0, handle, 0)
+        driver.cuMemSetAccess(address, size, AccessDesc(HERE, READ_WRITE), 1)
+        return address
+
+    def unmap(self, address: int, size: int) -> None:
+        driver.cuMemUnmap(address, size)
+
+    def release(self, handle: Any) -> None:
+        driver.cuMemRelease(handle)
+
+    def exported(self, handle: Any) -> int:
+        descriptor = ctypes.c_int(-1)
+        driver.cuMemExportToShareableHandle(ctypes.byref(descriptor), handle, POSIX, 0)
+        return descriptor.value
+
+    def imported(self, descriptor: int) -> Any:
+        return driver.cuMemImportFromShareableHandle(descriptor, POSIX)
+
 
 def properties(shareable: int = POSIX) -> AllocationProp:
     return AllocationProp(PINNED, shareable, HERE)

@@ -22,6 +22,7 @@ from hip_runtime import (
 )
 
 HERE = Location(DEVICE, 0)
+BY_VALUE_SINCE = 70100000  # 7.1: before, a descriptor was imported by its address
 
 
 class HipDevice:
@@ -119,6 +120,34 @@ class HipDevice:
     def range_of(self, address: int) -> tuple[int, int]:
         base, size = hip.hipMemGetAddressRange(address)
         return int(base), int(size)
+
+    # ---- lending.SharingDevice
+
+    def make(self, size: int) -> Any:
+        return hip.hipMemCreate(size, properties(), 0)
+
+    def map(self, handle: Any, size: int) -> int:
+        address = int(hip.hipMemAddressReserve(size, 0, None, 0))
+        hip.hipMemMap(address, size, 0, handle, 0)
+        hip.hipMemSetAccess(address, size, AccessDesc(HERE, READ_WRITE), 1)
+        return address
+
+    def unmap(self, address: int, size: int) -> None:
+        hip.hipMemUnmap(address, size)
+
+    def release(self, handle: Any) -> None:
+        hip.hipMemRelease(handle)
+
+    def exported(self, handle: Any) -> int:
+        descriptor = ctypes.c_int(-1)
+        hip.hipMemExportToShareableHandle(ctypes.byref(descriptor), handle, POSIX, 0)
+        return descriptor.value
+
+    def imported(self, descriptor: int) -> Any:
+        by_value = hip.hipRuntimeGetVersion() >= BY_VALUE_SINCE
+        return hip.hipMemImportFromShareableHandle(
+            descriptor if by_value else ctypes.byref(ctypes.c_int(descriptor)), POSIX
+        )
 
 
 def properties(shareable: int = POSIX) -> AllocationProp:

@@ -52,6 +52,7 @@ hip = Library(
     "libamdhip64.so.7",
     {
         "hipSetDevice": (c_int,),
+        "hipRuntimeGetVersion": (out(c_int),),
         # memory
         "hipMalloc": (out(Pointer), c_size_t),
         "hipMallocAsync": (out(Pointer), c_size_t, Stream),
@@ -66,7 +67,11 @@ hip = Library(
         "hipMemCreate": (out(Allocation), c_size_t, POINTER(AllocationProp), c_uint64),
         "hipMemAddressReserve": (out(Pointer), c_size_t, c_size_t, Pointer, c_uint64),
         "hipMemMap": (Pointer, c_size_t, c_size_t, Allocation, c_uint64),
+        "hipMemUnmap": (Pointer, c_size_t),
+        "hipMemRelease": (Allocation,),
         "hipMemSetAccess": (Pointer, c_size_t, POINTER(AccessDesc), c_size_t),
+        "hipMemExportToShareableHandle": (c_void_p, Allocation, c_int, c_uint64),
+        "hipMemImportFromShareableHandle": (out(Allocation), c_void_p, c_int),
         # between processes
         "hipIpcGetMemHandle": (out(IpcMemHandle), Pointer),
         "hipIpcOpenMemHandle": (out(Pointer), IpcMemHandle, c_uint),

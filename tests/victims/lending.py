@@ -2,7 +2,7 @@
 
 import hashlib
 import signal
-from typing import Protocol
+from typing import Any, Protocol
 
 from device import Device
 from told import Program, pattern
@@ -26,6 +26,26 @@ class LendingDevice(Device, Protocol):
 
     def range_of(self, address: int) -> tuple[int, int]:
         """Returns the begin and the bytes of the allocation that contains the address."""
+
+
+class SharingDevice(LendingDevice, Protocol):
+    """Besides, physical memory of the program's own, which leaves as a descriptor. Every call must succeed."""
+
+    def make(self, size: int) -> Any:
+        """Returns a handle of memory that can be exported."""
+
+    def map(self, handle: Any, size: int) -> int:
+        """Returns the address, where the memory can be read and written."""
+
+    def unmap(self, address: int, size: int) -> None: ...
+
+    def release(self, handle: Any) -> None: ...
+
+    def exported(self, handle: Any) -> int:
+        """Returns a descriptor."""
+
+    def imported(self, descriptor: int) -> Any:
+        """Returns a handle. The descriptor stays open."""
 
 
 class Lending(Program):

@@ -11,21 +11,21 @@ Each fills the first half of its own memory, and the second half of its neighbou
     take P     the first one holds memory of the one that offers it there
 
 Nothing of gcr's is used. `--legacy`: by the legacy calls, whose 64 bytes go through the socket instead.
+`--vendor`: whose devices, `nvidia` (the default) or `amd`.
 """
 
-import ctypes
+import argparse
 import hashlib
 import os
 import socket
 import subprocess
 import sys
 import threading
-from typing import Any
+from typing import Any, cast
 
-from cuda_device import HERE, CudaDevice, properties
-from cuda_driver import POSIX, READ_WRITE, AccessDesc, driver
+from device import open_device
 from dialogue import say
-from lending import ONLY_FLAG
+from lending import ONLY_FLAG, SharingDevice
 
 MIB = 1 << 20
 OWN, OTHER = 2, 1  # MiB of memory for itself alone, and of what is lent
@@ -38,10 +38,10 @@ def pattern(rank: int, turn: int, size: int) -> bytes:
 class Member:
     """One process. `before` and `after`: sockets to its neighbours."""
 
-    def __init__(self, rank: int, count: int, before: socket.socket, after: socket.socket) -> None:
+    def __init__(self, vendor: str, rank: int, count: int, before: socket.socket, after: socket.socket) -> None:
         self.rank, self.count, self.rounds = rank, count, 0
         self.before, self.after = before, after
-        self.device = CudaDevice()
+        self.device = cast(SharingDevice, open_device(vendor))
         self.size = -(-OTHER * MIB // self.device.granule()) * self.device.granule()
         self.alone = self.device.allocate(OWN * MIB)
         self.device.write(self.alone, pattern(rank, -1, OWN * MIB))
@@ -49,38 +49,32 @@ class Member:
         self.theirs = 0
 
     def _make(self) -> tuple[int, Any]:
-        handle = driver.cuMemCreate(self.size, properties(), 0)
-        return self._map(handle), handle
-
-    def _map(self, handle: Any) -> int:
-        address = int(driver.cuMemAddressReserve(self.size, 0, 0, 0))
-        driver.cuMemMap(address, self.size, 0, handle, 0)
-        driver.cuMemSetAccess(address, self.size, AccessDesc(HERE, READ_WRITE), 1)
-        return address
+        handle = self.device.make(self.size)
+        return self.device.map(handle, self.size), handle
 
     def lend(self) -> str:
-        descriptor = exported(self.own[1])
+        descriptor = self.device.exported(self.own[1])
         socket.send_fds(self.after, [b"t"], [descriptor])
         os.close(descriptor)
         return "ok"
 
     def borrow(self) -> str:
         _, (descriptor,), _, _ = socket.recv_fds(self.before, 1, 1)
-        handle = driver.cuMemImportFromShareableHandle(descriptor, POSIX)
-        self.theirs = self._map(handle)
-        driver.cuMemRelease(handle)  # mapped, it stays
+        handle = self.device.imported(descriptor)
+        self.theirs = self.device.map(handle, self.size)
+        self.device.release(handle)  # mapped, it stays
         os.close(descriptor)
         return "ok"
 
     def give_back(self) -> str:
         if self.theirs:
-            driver.cuMemUnmap(self.theirs, self.size)
+            self.device.unmap(self.theirs, self.size)
             self.theirs = 0
         return "ok"
 
     def free(self) -> str:
-        driver.cuMemUnmap(self.own[0], self.size)
-        driver.cuMemRelease(self.own[1])
+        self.device.unmap(self.own[0], self.size)
+        self.device.release(self.own[1])
         self.own = 0, None
         return "ok"
 
@@ -92,7 +86,7 @@ class Member:
         door = socket.socket(socket.AF_UNIX)
         door.bind(path)
         door.listen()
-        descriptor = exported(self.own[1])
+        descriptor = self.device.exported(self.own[1])
         threading.Thread(target=lambda: socket.send_fds(door.accept()[0], [b"t"], [descriptor])).start()
         return "ok"
 
@@ -100,7 +94,7 @@ class Member:
         with socket.socket(socket.AF_UNIX) as caller:
             caller.connect(path)
             _, (descriptor,), _, _ = socket.recv_fds(caller, 1, 1)
-        self._map(driver.cuMemImportFromShareableHandle(descriptor, POSIX))
+        self.device.map(self.device.imported(descriptor), self.size)
         return "ok"
 
     def write(self) -> str:
@@ -146,16 +140,11 @@ class LegacyMember(Member):
         return "ok"
 
 
-def exported(handle: Any) -> int:
-    """Returns a descriptor of the memory."""
-    given = ctypes.c_int(-1)
-    driver.cuMemExportToShareableHandle(ctypes.byref(given), handle, POSIX, 0)
-    return given.value
-
-
 def member() -> None:
-    rank, count, before, after, legacy = map(int, sys.argv[2:])
-    its = (LegacyMember if legacy else Member)(rank, count, socket.socket(fileno=before), socket.socket(fileno=after))
+    vendor, *numbers = sys.argv[2:]
+    rank, count, before, after, legacy = map(int, numbers)
+    kind = LegacyMember if legacy else Member
+    its = kind(vendor, rank, count, socket.socket(fileno=before), socket.socket(fileno=after))
     say("ready")
     for line in sys.stdin:
         try:
@@ -166,9 +155,9 @@ def member() -> None:
 
 
 class Ring:
-    def __init__(self, count: int, legacy: bool) -> None:
+    def __init__(self, vendor: str, count: int, legacy: bool) -> None:
         pairs = [socket.socketpair() for _ in range(count)]
-        self.members = [self._start(rank, count, pairs, legacy) for rank in range(count)]
+        self.members = [self._start(vendor, rank, pairs, legacy) for rank in range(count)]
         for each in self.members:
             assert self._hear(each) == "ready"
         self.all("lend", "borrow")
@@ -176,10 +165,11 @@ class Ring:
 
     @staticmethod
     def _start(
-        rank: int, count: int, pairs: list[tuple[socket.socket, socket.socket]], legacy: bool
+        vendor: str, rank: int, pairs: list[tuple[socket.socket, socket.socket]], legacy: bool
     ) -> "subprocess.Popen[str]":
         ends = pairs[rank - 1][1].fileno(), pairs[rank][0].fileno()
-        command = [sys.executable, __file__, "member", *map(str, (rank, count, *ends, int(legacy)))]
+        numbers = rank, len(pairs), *ends, int(legacy)
+        command = [sys.executable, __file__, "member", vendor, *map(str, numbers)]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, pass_fds=ends)
 
@@ -228,7 +218,12 @@ class Ring:
 def main() -> None:
     if sys.argv[1] == "member":
         return member()
-    ring = Ring(int(sys.argv[1]), "--legacy" in sys.argv)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--legacy", action="store_true")
+    parser.add_argument("--vendor", choices=("nvidia", "amd"), default="nvidia")
+    options = parser.parse_args()
+    ring = Ring(options.vendor, options.count, options.legacy)
     say("ready")
     for line in sys.stdin:
         say(ring.answer(line))

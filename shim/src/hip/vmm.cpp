@@ -66,9 +66,19 @@ bool is_ticket(void* given, hipMemAllocationHandleType type, Blob* blob) {
            is_blob(*blob, wire::kAmd);
 }
 
+// The runtime itself says INVALID_VALUE, so that the thread's last error is that as well.
+hipError_t refuse_export() {
+    return real::hipMemExportToShareableHandle(nullptr, nullptr, hipMemHandleTypePosixFileDescriptor, 0);
+}
+
+hipError_t refuse_import() {
+    return real::hipMemImportFromShareableHandle(nullptr, nullptr, hipMemHandleTypePosixFileDescriptor);
+}
+
 hipError_t redeem(const Blob& blob, hipMemGenericAllocationHandle_t* out) {
     uint64_t id = 0;
     auto result = static_cast<hipError_t>(device::redeem(state, blob, properties_of, &id));
+    if (result == hipErrorInvalidValue) return refuse_import();
     if (result == hipSuccess) *out = as_handle(id);
     return result;
 }
@@ -151,7 +161,7 @@ hipError_t on_hipMemExportToShareableHandle(void* shareableHandle, hipMemGeneric
     Held held(state, key_of(handle));
     Handle* found = held.get();
     bool asked = found == nullptr || (found->asked.as<hipMemAllocationProp>().requestedHandleType & handleType) != 0;
-    if (!asked || (found != nullptr && found->foreign != nullptr)) return hipErrorInvalidValue;
+    if (!asked || (found != nullptr && found->foreign != nullptr)) return refuse_export();
     bool as_file = found != nullptr && handleType == hipMemHandleTypePosixFileDescriptor &&
                    shareableHandle != nullptr && flags == 0;
     if (as_file && device::give_ticket(state, held, static_cast<int*>(shareableHandle))) return hipSuccess;

@@ -6,6 +6,7 @@ import pytest
 from conftest import SANITIZE
 from packets import ID_LIST, Refused
 from patience import wait_for
+from swapping import swap
 from test_dumped import USED, Control
 
 SIZE = 0x400000
@@ -42,26 +43,6 @@ def pair(machine):
     owner, its_agent = owner_of(machine)
     importer, importers_agent = importer_of(machine, owner)
     return owner, its_agent, importer, importers_agent
-
-
-def swap(owner, importer):
-    """Both hand over; then each has its own back, and the importer the owner's."""
-    for agent in (owner, importer):
-        agent.export()
-    for agent in (owner, importer):
-        agent.quiesce()
-    _, (lent,) = owner.shared()
-    _, (foreign,) = importer.shared()
-    assert foreign.there == lent.id
-    assert [agent.count("hand_over")[0] for agent in (owner, importer)] == [1, 1]
-    with pytest.raises(Refused):
-        importer.count("map")  # it lacks the other's
-    owner.give_back([lent.id])
-    importer.give([foreign.id], [owner.custody.held[lent.id]])
-    for agent in (owner, importer):
-        agent.count("map")
-        agent.ask("resume")
-        agent.custody.keep_all()
 
 
 def test_both_sides_are_listed_and_the_bytes_belong_to_the_owner(pair):
