@@ -24,10 +24,14 @@ bool gone(const Trial& trial) {
     return trial.ops.used() < trial.limit;
 }
 
+// Seen once is enough: other processes of the job may try the same, and have as much the next time.
 bool gone_soon(const Trial& trial) {
     Deadline deadline(kSettleMs);
-    while (!gone(trial) && !deadline.passed()) sleep_us(2000);
-    return gone(trial);
+    while (!gone(trial)) {
+        if (deadline.passed()) return false;
+        sleep_us(2000);
+    }
+    return true;
 }
 
 // Unmapped and released, its address kept.

@@ -241,7 +241,14 @@ struct Operations {
     }
     static void forget_event(const gcr::device::StreamName&, uint64_t event) { CHECK(driver.events.erase(event) == 1); }
 
-    static uint64_t used_bytes() { return driver.used(); }
+    static uint64_t used_bytes() {
+        uint64_t of_others = 0;
+        if (!driver.others_use.empty()) {
+            of_others = driver.others_use.front();
+            driver.others_use.erase(driver.others_use.begin());
+        }
+        return driver.used() + of_others;
+    }
 
     static constexpr gcr::device::DeviceOps table(gcr::wire::Vendor vendor) {
         return {vendor,
@@ -341,8 +348,18 @@ bool begin_blob(Blob*, uint32_t) {
     return false;
 }
 
+bool is_blob(const Blob&, uint32_t) {
+    return false;
+}
+
+bool is_own(const Blob&) {
+    return false;
+}
+
 bool borrow(const Blob&, Lent*, int*) {
     return false;
 }
+
+void return_loan(const Blob&) {}
 
 }  // namespace gcr

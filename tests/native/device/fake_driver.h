@@ -92,6 +92,7 @@ struct Driver {
     std::map<uint64_t, std::vector<uint64_t>> kept;  // reservation -> which physical
     std::set<uint64_t> wanted_by_others;  // who takes them as soon as they are given back …
     int others_stay = 0;  // … and keeps them for so many attempts to have them again
+    std::vector<uint64_t> others_use;  // bytes of other processes, each time the device's count is asked for
 
     bool fails(const char* operation);
     uint64_t used() const;

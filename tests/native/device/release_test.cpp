@@ -153,6 +153,13 @@ void is_found_out(Driver::Keeps keeps, Release way) {
     end(program);
 }
 
+// Another process tries the same meanwhile: it has as much at the second question, and again at the fourth.
+void what_was_seen_to_be_gone_is_gone() {
+    keeping.others_use = {0, 64 * MiB, 0, 64 * MiB};
+    is_found_out(Driver::kNothing, Release::kMapOver);
+    keeping.others_use.clear();
+}
+
 // Memory leaves with its address, which is ours again, and no copy of it stays with the process.
 void all_leaves_and_comes_back(int others_stay) {
     Program program = begin();
@@ -243,6 +250,7 @@ int main() {
     is_found_out(Driver::kNothing, Release::kPlain);
     is_found_out(Driver::kUntilGivenBack, Release::kReserveAgain);
     is_found_out(Driver::kForGood, Release::kKept);
+    what_was_seen_to_be_gone_is_gone();
     all_leaves_and_comes_back(0);
     all_leaves_and_comes_back(20);  // for some milliseconds: waited for
     for (size_t which : {0, 1, 2}) an_address_that_is_taken_is_waited_for(which);
