@@ -35,5 +35,5 @@ def _name_of(process: Process) -> int:
     try:
         return shares_of(process.agent).process
     except GcrError as error:
-        log.info("process %d does not say its name: %s", process.identity.pid, error)
+        log.info("job %s: process %d does not say its name: %s", process.job, process.identity.pid, error)
         return 0
