@@ -1,28 +1,16 @@
 """A job whose processes hold memory of each other: off its device and back, as it was."""
 
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from machine import VICTIMS, Machine, Victim, kill
+from machine import Machine, kill
 from refusals import refused, untouched
+from rings import BOTH, ring, uuids
 from stored import away, back, leave_running
 from two_devices import three_devices
 from worlds import SLOW
-
-RING = str(VICTIMS / "ring_victim.py")
-
-
-def ring(machine: Machine, count: int = 3, *how: str, name: str = "llm") -> Victim:
-    job = machine.run(name, sys.executable, RING, str(count), *how)
-    machine.targets(name, count)
-    assert job.ask("round") == "2"
-    return job
-
-
-BOTH = pytest.mark.parametrize("calls", [(), ("--legacy",)], ids=["descriptors", "legacy"])
 
 
 @BOTH
@@ -74,19 +62,6 @@ def test_a_restore_that_fails_leaves_it_suspended(machine: Machine, step: str) -
     assert machine.ask("restore", "llm").code == 4
     machine.come_back()
     assert job.ask("round") == "3"
-
-
-def test_an_owner_that_has_ended_meanwhile_is_named_and_the_rest_stays_suspended(machine: Machine) -> None:
-    job = ring(machine)
-    owner, holder, _ = map(int, job.ask("pids").split())
-    machine.leave()
-    kill(owner)
-    answer = machine.ask("restore", "llm")
-    assert answer.code == 3
-    assert answer.body["error"]["code"] == "owner_ended"
-    assert f"process {holder} holds" in answer.body["error"]["message"]
-    assert f"process {owner}, which has ended" in answer.body["error"]["message"]
-    assert machine.settled() == "suspended"
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
@@ -153,8 +128,7 @@ def test_it_comes_back_on_another_device(tmp_path: Path) -> None:
     machine = three_devices(tmp_path)
     try:
         job = ring(machine)
-        devices = [row["uuid"] for row in machine.gcr("devices").body["devices"]]
-        for old, new in pairwise(devices):
+        for old, new in pairwise(uuids(machine)):
             machine.leave()
             assert machine.ask("restore", "llm", devices={old: new}).code == 0
             assert job.ask() == "2"
