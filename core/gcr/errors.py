@@ -143,8 +143,8 @@ class DeviceShared(Refused):
 
 
 class OwnerEnded(Refused):
-    """A suspended process holds device memory of another process of its job, and that one has ended meanwhile: the
-    message names both. The job stays suspended.
+    """A suspended process holds device memory of another process of its job, and that one has ended meanwhile,
+    and so have the processes of gcr that kept its bytes: the message names both. The job stays suspended.
     """
 
     code = "owner_ended"

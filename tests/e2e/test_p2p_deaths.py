@@ -1,17 +1,18 @@
 """kill -9 in a job of ranks that lend each other memory: of a rank, or of a process of gcr's, at any step.
 
-A rank's death takes the memory that others hold of it out of gcr's hands: the others run on as bare, and are refused,
-or stay suspended. Nothing hangs. The death of a process of gcr's costs nothing.
+Memory that others hold of a rank outlives it, on the device and off it: the others run on as bare, and are refused from
+then on. Nothing hangs. The death of a process of gcr's costs nothing.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pytest
 from machine import Machine, kill, until
 from p2p import NAME, Group, pids
 from refusals import refused
+from stored import back, store_of
 from worlds import SLOW
 
 LONGEST = 20.0  # seconds for any answer
@@ -72,11 +73,11 @@ def run_on(group: Group, dead: int) -> None:
     survivors_are_right(group, dead)
 
 
-def stay_suspended(group: Group) -> None:
-    for _ in range(2):
-        message = refused(group.machine.gcr("restore", NAME, timeout=LONGEST), "owner_ended")
-        assert "has ended while the job was suspended" in message
-        assert group.state() == "suspended"
+def come_back(group: Group, dead: int) -> None:
+    """The others come back from where they are, and run on."""
+    if group.machine.settled() != "running":
+        group.come_back()
+    run_on(group, dead)
 
 
 # ---- ranks -------------------------------------------------------------------------------------------------------
@@ -100,11 +101,33 @@ def test_a_rank_that_dies_while_it_runs(group: Group, dead: int) -> None:
     run_on(group, dead)
 
 
-def test_a_rank_that_dies_while_suspended(group: Group) -> None:
+@pytest.mark.parametrize("dead", range(RANKS))
+@pytest.mark.parametrize("options", [(), ("--data-only",)], ids=["whole", "data only"])
+def test_a_rank_that_dies_while_suspended(group: Group, dead: int, options: Sequence[str]) -> None:
+    group.leave(*options)
+    kill(group.pid(dead))
+    until(lambda: dead not in pids(group.machine) or None, 10, "it is gone")
+    come_back(group, dead)
+
+
+@pytest.mark.parametrize("who", OURS)
+def test_a_rank_that_dies_while_suspended_and_then_a_process_of_gcrs(group: Group, who: str) -> None:
     group.leave()
-    kill(group.pid(0))
-    until(lambda: 0 not in pids(group.machine) or None, 10, "it is gone")
-    stay_suspended(group)
+    kill(group.pid(1))
+    until(lambda: 1 not in pids(group.machine) or None, 10, "it is gone")
+    group.machine.settled()
+    kill(*found(group, who))
+    come_back(group, 1)
+
+
+@pytest.mark.parametrize("dead", [0, 2])
+def test_a_rank_that_dies_while_suspended_comes_back_from_an_image(group: Group, dead: int) -> None:
+    store = "--store", str(store_of(group.machine))
+    group.leave("--image", "night", "--wait", "durable", *store)
+    kill(group.pid(dead))
+    until(lambda: dead not in pids(group.machine) or None, 10, "it is gone")
+    assert back(group.machine, "night").get("ok")
+    run_on(group, dead)
 
 
 @pytest.mark.parametrize(
@@ -115,10 +138,7 @@ def test_a_rank_that_dies_in_a_command(group: Group, step: str, dead: str) -> No
     if step.startswith("restore"):
         group.leave()
     strike(group, step, lambda: [group.pid(int(dead))])
-    if group.machine.settled() == "running":
-        run_on(group, int(dead))
-    else:
-        stay_suspended(group)
+    come_back(group, int(dead))
 
 
 # ---- gcr's own ---------------------------------------------------------------------------------------------------

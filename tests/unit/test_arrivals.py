@@ -129,7 +129,7 @@ def test_a_job_that_no_supervisor_ever_came_for_ends_with_its_last_process(monke
     monkeypatch.setattr(module, "file_access", lambda _pid: FileAccess((0, 0, 0, 0), None))
     nobody = SimpleNamespace(living_workers=list)
     coordinator = SimpleNamespace(jobs=Jobs(), fleet=nobody, forget_decision=lambda _job: None)
-    coordinator.journal = SimpleNamespace(forget=lambda _name: None)
+    coordinator.journal = SimpleNamespace(forget=lambda _name: None, record=lambda _name: None)
     arrivals = Arrivals(coordinator)
     child = subprocess.Popen(["sleep", "60"])
     channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))

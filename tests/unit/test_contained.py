@@ -45,3 +45,15 @@ def test_its_decision_is_about_the_processes_that_are_called_so_now_and_names_th
     )
     assert (record.job, record.image, record.away, record.transaction) == ("llm-2", KEPT, "", 9)
     assert record.imaged == {1007: 470, 1008: 480}
+
+
+def test_those_that_hold_memory_of_it_are_called_otherwise_as_well() -> None:
+    lender = replace(PROCESSES[0], shared_as=77, lent_to=(480,))
+    job = replace_decision(lender)
+    here = {8: ProcessIdentity(1008, 90, 5), 7: ProcessIdentity(1007, 91, 6)}
+    first, second = ContainedJob.of_text(job.text()).as_returned("llm-2", here, KEPT).processes
+    assert (first.shared_as, first.lent_to, second.lent_to) == (77, (1008,), ())
+
+
+def replace_decision(lender: ProcessDecision) -> ContainedJob:
+    return replace(JOB, decision=replace(DECISION, processes=(lender, PROCESSES[1])))

@@ -97,6 +97,17 @@ def test_memory_that_its_owner_does_not_have_like_that_is_refused(job, data, fre
     assert join([unknown if party is owner else party for party in job], unasked) == owners(job)
 
 
+GONE = "which has ended while the job was suspended, and no process keeps its bytes"
+
+
+@given(jobs())
+def test_the_holders_of_a_process_are_those_that_hold_memory_of_it(job):
+    joint = owners(job)
+    for party in job:
+        holders = {each.pid for each in job if name_of(party.pid) in {held.owner for held in each.shares.foreign}}
+        assert joint.holders(party.pid) == tuple(sorted(holders))
+
+
 def holder(owner: int, pid: int = 11) -> Party:
     return Party(pid, Shares(1, (Foreign(3, 2 * MiB, owner, 4),)), {})
 
@@ -106,8 +117,8 @@ def holder(owner: int, pid: int = 11) -> Party:
     [
         (lambda *_: Located("other", 12), (), UnsupportedState, "process 12 of job other, which takes no part"),
         (nobody, (), UnsupportedState, "a process that has ended, or is outside of gcr"),
-        (nobody, (12,), OwnerEnded, "process 12, which has ended while the job was suspended"),
-        (nobody, (12, 13), OwnerEnded, "process 12 or 13, which has ended while the job was suspended"),
+        (nobody, (12,), OwnerEnded, f"process 12, {GONE}"),
+        (nobody, (12, 13), OwnerEnded, f"process 12 or 13, {GONE}"),
     ],
 )
 def test_memory_without_an_owner_is_refused(locate, ended, kind, text):

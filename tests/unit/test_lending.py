@@ -265,7 +265,7 @@ def test_a_restore_without_an_owner_is_refused_before_anything_is_touched(made):
     with pytest.raises(OwnerEnded) as caught:
         Join(restore).do(job.undo)
     text = "process 11 holds 1 MiB of device memory of process 12, which has ended while the job was suspended"
-    assert caught.value.message == text
+    assert caught.value.message == f"{text}, and no process keeps its bytes"
     assert job.said == []
 
 

@@ -28,7 +28,7 @@ from dialogue import say
 from lending import ONLY_FLAG, SharingDevice
 
 MIB = 1 << 20
-OWN, OTHER = 2, 1  # MiB of memory for itself alone, and of what is lent
+OWN, OTHER = int(os.environ.get("RING_OWN_MIB", "2")), 1  # MiB of memory for itself alone, and of what is lent
 
 
 def pattern(rank: int, turn: int, size: int) -> bytes:

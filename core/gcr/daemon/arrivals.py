@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain
 
-from gcr.daemon import outputs, reports, survivors, upkeep
+from gcr.daemon import orphans, outputs, reports, survivors, upkeep
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.ended import note_job_end
 from gcr.daemon.foreign import world_of_process
@@ -196,6 +196,7 @@ class Arrivals:
             job.supervision.make_up(job.name, process.identity.pid, self._coordinator.config.batch)
 
     def _make_up_all(self, job: Job) -> None:
+        orphans.forget_unneeded(job)
         for process in job.begun:
             quietly("duplicates handed on", partial(job.hand_on, process, self._coordinator.config.batch))
             quietly("duplicates made up", partial(self._make_up, process))
@@ -261,12 +262,10 @@ class Arrivals:
                 self._release(job, process)
 
     def _release(self, job: Job, process: Process) -> None:
-        pid = process.identity.pid
-        for worker in self._coordinator.fleet.living_workers():
-            quietly("forfeit", partial(worker.forfeit, process.hold))
-        quietly("forget", lambda: job.keeper().forget(pid))
-        job.processes.pop(pid, None)
+        job.ends.orphans[process.identity.pid] = process
+        job.processes.pop(process.identity.pid, None)
         job.ends.count += 1
+        orphans.settle(self._coordinator, job)
         if not job.busy:
             self._coordinator.forget_decision(job)
         self._drop_if_over(job)
@@ -302,9 +301,11 @@ class Arrivals:
 
     def settle(self, job: Job) -> None:
         """Releases what processes of a job held that have ended, and the job after its last one."""
-        for process in job.living:
-            if not alive(process.identity):
+        for process in list(job.processes.values()):
+            if process.ended:
                 self._ended(process)
+        with self._ending:
+            orphans.settle(self._coordinator, job)
         self._drop_if_over(job)
 
     def _look_after(self, job: Job) -> None:

@@ -54,6 +54,7 @@ class Ends(Struct):
     finished: bool = False
     told: bool = False  # its supervisor said how the program ended
     stopped_into: str | None = None  # the image that has it, so its processes were ended
+    orphans: dict[int, Process] = field(default_factory=dict)  # ended, and something is kept of them: orphans.py
     states: dict[int, State] = field(default_factory=dict)  # of processes that ended off their device, since it left
     count: int = 0  # processes of it that have ended so far
 

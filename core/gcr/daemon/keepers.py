@@ -18,7 +18,10 @@ log = logging.getLogger("gcr.daemon")
 
 
 class BothKeepers(Struct, frozen=True):
-    """A Keeper. What is staged is with the supervisor alone: the process and the worker have it as well."""
+    """A Keeper. What is staged is with the supervisor alone: the process and the worker have it as well.
+
+    Of a process that has ended, the daemon has it instead (orphans.py).
+    """
 
     job: str
     supervisor: Keeper
@@ -75,7 +78,7 @@ class BothKeepers(Struct, frozen=True):
         self.supervisor.stage(pid, fds, offset)
 
     def unstage(self, pid: int, offset: int, limit: int) -> list[int]:
-        return self.supervisor.unstage(pid, offset, limit)
+        return self.own.unstage(pid, offset, limit) or self.supervisor.unstage(pid, offset, limit)
 
     def unstage_all(self, pid: int) -> None:
         self.own.unstage_all(pid)

@@ -107,7 +107,9 @@ def take_in(job: Job, record: DecisionRecord) -> None:
         job.token, job.ends.stopped_into = record.away, record.image.name
     for known in record.processes:
         identity = ProcessIdentity(known.pid, known.start_time, known.stack)
-        if alive(identity):
+        if not alive(identity) and known.lent_to:
+            job.ends.orphans[known.pid] = _suspended(job, record, identity, known)
+        elif alive(identity):
             job.owner = owner_or_ours(known.pid)
             job.processes[known.pid] = _suspended(job, record, identity, known)
             job.context_on |= {*known.bytes, *known.ballast}

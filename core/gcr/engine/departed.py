@@ -18,9 +18,14 @@ def depart(target: Target) -> None:
     log.info("job %s: process %d: its driver has shut down; it goes on to its end", target.process.job, target.pid)
     target.process.seen.ending = True
     quietly("open the gate", target.resume)
+    let_go(target)
+    target.process.settle(State.RUNNING)
+
+
+def let_go(target: Target) -> None:
+    """Lets go of all that is kept of a process, as far as the workers and keepers answer."""
     for device in target.bytes_by_device:
         if worker := target.node.warm_worker(target.world, device):
             quietly("forfeit", partial(worker.forfeit, target.hold))
     quietly("forget", lambda: target.keeper().forget(target.pid))
     target.spare.close()
-    target.process.settle(State.RUNNING)

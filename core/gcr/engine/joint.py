@@ -59,6 +59,10 @@ class Joint(Struct, frozen=True):
                 found.setdefault(each.owner, set()).add(each.there)
         return {pid: sorted(ids) for pid, ids in found.items()}
 
+    def holders(self, pid: int) -> tuple[int, ...]:
+        """Returns the pids of the processes that hold memory of this one, ascending."""
+        return tuple(sorted(one for one, held in self.borrowed.items() if any(each.owner == pid for each in held)))
+
     def shares(self, pid: int) -> bool:
         return pid in self.borrowed or pid in self.lent
 
@@ -81,7 +85,7 @@ def _merge(group: dict[int, list[int]], one: list[int], other: list[int]) -> Non
 def join(parties: Sequence[Party], locate: Locate, ended: Sequence[int] = ()) -> Joint:
     """Returns the owner of each foreign handle, once nothing speaks against the job's leaving or coming back.
 
-    ended: pids of processes of the job that have ended while it was suspended.
+    ended: pids of processes of the job that have ended while it was suspended, and of which nothing is kept.
     Raises UnsupportedState, or OwnerEnded where it can only be one of these that owned the memory.
     """
     names = _by_name(parties)
@@ -129,7 +133,8 @@ def _without_owner(held: str, there: Located | None, ended: Sequence[int]) -> Un
         return UnsupportedState(f"{held} {_elsewhere(there)}", hint=HINT)
     if ended:
         which = " or ".join(map(str, ended))
-        return OwnerEnded(f"{held} process {which}, which has ended while the job was suspended", hint=HINT)
+        text = f"{held} process {which}, which has ended while the job was suspended, and no process keeps its bytes"
+        return OwnerEnded(text, hint=HINT)
     return UnsupportedState(f"{held} a process that has ended, or is outside of gcr", hint=HINT)
 
 

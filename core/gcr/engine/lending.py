@@ -7,11 +7,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from gcr.engine.batches import consume
 from gcr.engine.joint import Borrowed, Joint, Party, join
 from gcr.engine.node import Node
 from gcr.engine.target import Target
 from gcr.errors import GcrError, PeerGone, UnsupportedState
+from gcr.job.decisions import ProcessDecision
 from gcr.protocol.batches import batches
 from gcr.protocol.wire import AgentPhase
 
@@ -63,18 +66,27 @@ def _sizes(target: Target) -> dict[int, int]:
     return {id: each.spec.size for id, each in allocations.items()}
 
 
-def join_to_return(targets: Sequence[Target], node: Node, ended: Sequence[int]) -> None:
-    """Joins suspended processes, once their shares were read. `ended`: pids of processes that have ended meanwhile.
+def join_to_return(targets: Sequence[Target], orphaned: Sequence[Target], node: Node, ended: Sequence[int]) -> Joint:
+    """Joins suspended processes, once their shares were read. Returns what they hold of each other.
 
-    Raises OwnerEnded, UnsupportedState where memory has no owner that comes back.
+    orphaned: processes that have ended meanwhile, of which memory is kept · ended: pids of the others that have.
+    Raises OwnerEnded, UnsupportedState where memory has no owner among these.
     """
     if any(target.shares.foreign for target in targets):
-        _note(targets, join([party_of(target) for target in targets], node.locate, ended))
+        parties = [party_of(each) for each in (*targets, *orphaned)]
+        _note(targets, join(parties, node.locate, ended))
+    return joint_of(targets)
 
 
 def party_of(target: Target) -> Party:
     """Returns a process with the memory of others that it holds. Its own was compared before it left."""
     return Party(target.pid, target.shares.borrowed)
+
+
+def lent(known: ProcessDecision, target: Target, joint: Joint) -> ProcessDecision:
+    """Returns what is decided of a process, with those that hold memory of it: it may end before they come back."""
+    holders = joint.holders(target.pid)
+    return replace(known, shared_as=target.shares.process, lent_to=holders) if holders else known
 
 
 def refuse_its_own_copy(target: Target, joint: Joint) -> None:

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from gcr.engine.inflow import Imaged
 from gcr.engine.node import Course, Node
+from gcr.engine.orphaned import Orphaned
 from gcr.engine.progress import Copy
 from gcr.engine.target import Target
 from gcr.errors import Lost
@@ -15,7 +16,10 @@ from gcr.protocol.operations.worker import Moved
 
 
 class Restore(Struct):
-    """One restore of a job. `refilled`: the workers' reports of each copy."""
+    """One restore of a job. `refilled`: the workers' reports of each copy.
+
+    orphaned: processes that have ended meanwhile; their memory comes back for those that hold it
+    """
 
     job: str
     targets: Sequence[Target]
@@ -27,6 +31,12 @@ class Restore(Struct):
     streamed: bool = False  # bytes came from the image, and were nowhere whole in host memory
     adrift: set[int] = field(default_factory=set)  # pids that an undo did not suspend again: recovery does
     refilled: dict[Copy, Moved] = field(default_factory=dict)
+    orphaned: Sequence[Orphaned] = ()
+
+    @property
+    def owners(self) -> Sequence[Target]:
+        """All processes whose memory comes back."""
+        return [*self.targets, *self.orphaned]
 
     @property
     def data_only(self) -> bool:

@@ -13,7 +13,7 @@ from gcr.engine.copyout import StagedCopy
 from gcr.engine.decision import decision_on
 from gcr.engine.departed import depart
 from gcr.engine.joint import owners
-from gcr.engine.lending import give_foreign, party_of
+from gcr.engine.lending import give_foreign, joint_of, lent, party_of
 from gcr.engine.node import Course, Node
 from gcr.engine.restore import Restore
 from gcr.engine.routes.restore import plan_of
@@ -182,8 +182,9 @@ def restore_together(targets: Sequence[Target], node: Node) -> None:
 
 def suspended_as_they_are(targets: Sequence[Target]) -> DecisionRecord:
     """Returns a decision as after `--data-only`: the bytes are staged, the control state is back."""
-    first = targets[0]
-    return decision_on(first.process.job, first, "data_only", [*map(_known, targets)])
+    first, joint = targets[0], joint_of(targets)
+    known = [lent(_known(target), target, joint) for target in targets]
+    return decision_on(first.process.job, first, "data_only", known)
 
 
 def _known(target: Target) -> ProcessDecision:

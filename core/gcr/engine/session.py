@@ -55,8 +55,8 @@ class Session:
         return f"{self.process.job}/{self.pid}"
 
     @property
-    def generation(self) -> int:
-        """Returns the generation of the last status; only a restore changes it."""
+    def generation(self) -> int | None:
+        """Returns the generation of the last status; only a restore changes it. None for a process that has ended."""
         status = self.process.seen.status or self.process.look()
         return status.status.generation
 

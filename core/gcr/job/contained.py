@@ -63,9 +63,13 @@ class ContainedJob(Struct, frozen=True, kw_only=True):
         image: it alone has their device memory
         """
         known = {each.pid: each for each in self.decision.processes}
-        processes = tuple(_as_it_is(known[pid], here[label]) for label, pid in self.labels)
+        now = {pid: here[label].pid for label, pid in self.labels}
+        processes = tuple(_as_it_is(known[pid], here[label], now) for label, pid in self.labels)
         return replace(self.decision, job=job, processes=processes, image=image, away="")
 
 
-def _as_it_is(known: ProcessDecision, found: ProcessIdentity) -> ProcessDecision:
-    return replace(known, pid=found.pid, start_time=found.start_time, stack=found.stack, imaged=known.pid)
+def _as_it_is(known: ProcessDecision, found: ProcessIdentity, now: Mapping[int, int]) -> ProcessDecision:
+    """`now`: the present pids of all processes, by those of the cut."""
+    lent_to = tuple(now[pid] for pid in known.lent_to if pid in now)
+    identity = {"pid": found.pid, "start_time": found.start_time, "stack": found.stack}
+    return replace(known, **identity, imaged=known.pid, lent_to=lent_to)

@@ -32,6 +32,12 @@ class ProcessDecision(Struct, frozen=True):
     stack: int = 0  # see ProcessIdentity
     waits: bool = False  # it had made no call of a driver
     imaged: int = 0  # its pid in the tables of its image, where that is another one; see contained.py
+    shared_as: int = 0  # the random name under which others hold memory of it; 0 where none does
+    lent_to: tuple[int, ...] = ()  # pids of these others
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Self:
+        return cls(**{**body, "lent_to": tuple(body.get("lent_to", ()))})
 
 
 class KeptImage(Struct, frozen=True):
@@ -77,20 +83,24 @@ class DecisionRecord(Struct, frozen=True):
         """Returns the pids in the tables of the image, by those of the processes."""
         return {each.pid: each.imaged or each.pid for each in self.processes}
 
+    def about(self, process: ProcessIdentity) -> ProcessDecision | None:
+        """Returns the part about this process. After an exec the process is another one."""
+        named = ((each, ProcessIdentity(each.pid, each.start_time, each.stack)) for each in self.processes)
+        return next((each for each, identity in named if identity.is_same(process)), None)
+
     def __post_init__(self) -> None:
         if not JOB_OR_PID.match(self.job) or self.kind not in KINDS:
             raise UsageError(f"no decision record for job {self.job!r}, kind {self.kind!r}")
 
     def is_about(self, process: ProcessIdentity) -> bool:
-        """Returns True if it names this process. After an exec the process is another one."""
-        named = (ProcessIdentity(each.pid, each.start_time, each.stack) for each in self.processes)
-        return any(each.is_same(process) for each in named)
+        """Returns True if it names this process."""
+        return self.about(process) is not None
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Self:
         """Raises KeyError, TypeError or UsageError for what is no record."""
         kept = body.get("image")
-        facts: dict[str, Any] = {"processes": tuple(ProcessDecision(**each) for each in body["processes"])}
+        facts: dict[str, Any] = {"processes": tuple(ProcessDecision.from_json(each) for each in body["processes"])}
         if kept:
             user = kept.get("user")
             facts["image"] = KeptImage(**{**kept, "user": (user[0], user[1]) if user else None})

@@ -124,6 +124,10 @@ class Escrow(Struct):
         with self._lock:
             return duplicate(self._staged.get(pid, [])[offset : offset + limit])
 
+    def has_staged(self, pid: int) -> bool:
+        with self._lock:
+            return bool(self._staged.get(pid))
+
     def unstage_all(self, pid: int) -> None:
         with self._lock:
             gone = self._staged.pop(pid, [])

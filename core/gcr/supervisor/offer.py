@@ -70,7 +70,7 @@ class Offer(Struct):
         return Dispatcher("a supervisor", guarded | of_job)
 
     def forget_ended(self) -> None:
-        """Closes what is kept of processes that have ended. A daemon that knew may have died before it said so."""
+        """Closes the handles of processes that have ended. A daemon that knew may have died before it said so."""
         for pid in [*self._kept]:
             self._forget_former(pid)
 
@@ -83,8 +83,11 @@ class Offer(Struct):
         self.escrow.put(asked.pid, asked.ids, fds)
 
     def _forget_former(self, pid: int) -> None:
-        """Closes the descriptors kept for an ended process; another process may have its pid by now."""
+        """Closes the handles of an ended process; another process may have its pid by now.
+
+        What is staged of it stays until the daemon says otherwise: other processes may hold some of its memory.
+        """
         former = self._kept.get(pid)
         if former and not alive(former):
-            self.escrow.forget(pid)
+            self.escrow.drop(pid)
             del self._kept[pid]

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from gcr.api.reports import RestoreReport
 from gcr.api.requests import RestoreRequest
-from gcr.daemon import departures, first_call, reports
+from gcr.daemon import departures, first_call, orphans, reports
 from gcr.daemon.commands import returning
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import (
@@ -30,6 +30,7 @@ from gcr.daemon.places import forget_place
 from gcr.engine.admit import refuse_stopped
 from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import Course
+from gcr.engine.orphaned import Orphaned
 from gcr.engine.restore import Restore
 from gcr.engine.routes.driver import restore_of
 from gcr.engine.routes.restore import plan_of
@@ -96,31 +97,42 @@ class Attempt(Struct, frozen=True):
             raise departures.ending(job)
         if not resting or job.decision is None:
             raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
-        used = {device for p in resting for device in (*p.suspension.bytes_by_device, *p.suspension.ballast_by_device)}
+        self.node.jobs.settle(job)  # others may hold memory of a process that has just ended
+        left = orphans.orphaned(self.node, job)
+        there = [*resting, *(each.process for each in left)]
+        used = {device for p in there for device in (*p.suspension.bytes_by_device, *p.suspension.ballast_by_device)}
         moves = self._moves(used, job.decision)
         moved = {old: new for old, new in moves.items() if old in used and old != new}
         if job.decision.kind == "driver":
             return self._by_driver(moves, moved)
-        report = self._from_memory(resting, job.decision, moves, moved)
+        report = self._from_memory(resting, left, job.decision, moves, moved)
         job.results.report = report
         return report
 
     def _from_memory(
-        self, resting: list[Process], decision: DecisionRecord, moves: Mapping[str, str], moved: Mapping[str, str]
+        self,
+        resting: list[Process],
+        left: list[Orphaned],
+        decision: DecisionRecord,
+        moves: Mapping[str, str],
+        moved: Mapping[str, str],
     ) -> RestoreReport:
         node, job, course = self.node, self.job, self.course
         targets = [target_of(node, job, process, process.suspension.transaction) for process in resting]
         for target in targets:
             refuse_stopped(target)
+        owners = [*targets, *left]
+        for target in owners:
             target.come_back(moves)
         source, unhurried = image_of(job, self.request, self.asked.key), not self.request.timeout
         start = partial(node.fleet.image_helper, acting(job, self.request, self.asked.caller))
-        with opened(source, targets, start, course, node.config.store_s, unhurried, decision) as image:
-            done = Restore(job.name, targets, decision, node, course, image)
+        with opened(source, owners, start, course, node.config.store_s, unhurried, decision) as image:
+            done = Restore(job.name, targets, decision, node, course, image, orphaned=left)
             carry_out(node, job, plan_of(done), targets)
         job.decision = None
         forget_place(decision)
         job.ends.states.clear()
+        node.jobs.settle(job)  # before a process that has called exec begins: workers know it by the former one's name
         node.recovery.begin_if_uneven(job)
         departures.refuse_silence(targets)
         departures.settle_ends(job)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from gcr.api.requests import TransferRequest
-from gcr.daemon import departures, reports
+from gcr.daemon import departures, orphans, reports
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Active, Job
@@ -28,7 +28,11 @@ def target_of(node: Coordinator, job: Job, process: Process, transaction: int) -
 
 
 def suspended(node: Coordinator, job: Job, processes: Iterable[Process]) -> list[Target]:
-    """Returns the targets of processes that are suspended, with what they have on the devices that they left."""
+    """Returns the targets of processes that are suspended, with what they have on the devices that they left.
+
+    Raises UnsupportedState where they hold memory of a process that has ended: it would be in no image of them.
+    """
+    orphans.refuse_image(node, job)
     targets = [target_of(node, job, process, process.suspension.transaction) for process in processes]
     for target in targets:
         target.come_back({})

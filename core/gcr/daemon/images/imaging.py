@@ -300,7 +300,7 @@ def _facts(targets: Sequence[Target], created: float, timings: dict[str, float])
         backend=world.backend,
         simulated=world.simulated,
         models={device.uuid: device.name for device in targets[0].node.control(world).devices()},
-        processes={target.pid: ImagedAs(target.process.identity.stack, target.generation) for target in targets},
+        processes={target.pid: ImagedAs(target.process.identity.stack, target.generation or 0) for target in targets},
         created=created,
         timings=timings,
     )

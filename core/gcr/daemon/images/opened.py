@@ -201,7 +201,7 @@ def _refuse_other_processes(
             continue  # it has ended, and the others have nothing else to come back from
         if target is None or not (revived or target.process.identity.is_same(identity)):
             raise _stale(manifest, f"process {identity.pid}, which is gone")
-        if target.transaction != imaged.table.transaction or target.generation != imaged.generation:
+        if target.transaction != imaged.table.transaction or target.generation not in (None, imaged.generation):
             raise _stale(manifest, f"process {identity.pid} as it was; it has run since")
     if with_data:
         raise _stale(manifest, f"a part of the job; process {min(with_data)} is not in it")

@@ -38,15 +38,19 @@ class BringBack(Struct, frozen=True):
         meter = self._meter()
         steps: list[Callable[[], None]] = []
         for target in restore.targets:
-            workers = target.workers() if target.copy is None and not restore.image else ()
-            steps += [partial(self._refill, target, worker, meter) for worker in workers]
-            steps.append(partial(self._reenter, target, meter))
+            steps += [*self._refills(target, meter), partial(self._reenter, target, meter)]
+        for owner in restore.orphaned:
+            steps += self._refills(owner, meter)
         side_by_side(steps)
         restore.course.mark("back")
 
+    def _refills(self, target: Target, meter: Meter) -> list[Callable[[], None]]:
+        workers = target.workers() if target.copy is None and not self.restore.image else ()
+        return [partial(self._refill, target, worker, meter) for worker in workers]
+
     def _meter(self) -> Meter:
         """Returns what tells of the bytes that no image has brought yet."""
-        sizes = {copy: n for copy, n in sizes_of(self.restore.targets).items() if copy not in self.restore.refilled}
+        sizes = {copy: n for copy, n in sizes_of(self.restore.owners).items() if copy not in self.restore.refilled}
         meter = Meter(self.restore.course, "refilling", sizes)
         if sizes:
             meter.start()

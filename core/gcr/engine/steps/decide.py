@@ -2,6 +2,7 @@
 
 from gcr.engine.count import refuse_a_part
 from gcr.engine.decision import decision_on
+from gcr.engine.lending import joint_of, lent
 from gcr.engine.node import decide as write
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
@@ -23,7 +24,8 @@ def kind(work: Work) -> str:
 def records(work: Work) -> tuple[ProcessDecision, ...]:
     """Returns what is decided of each process. Raises PeerGone unless every byte was copied."""
     refuse_a_part({target.pid: target.books.table.bytes for target in work.targets}, work.drained)
-    return tuple(record(work, target) for target in work.targets)
+    joint = joint_of(work.targets)
+    return tuple(lent(record(work, target), target, joint) for target in work.targets)
 
 
 def journal(work: Work, kind: str, processes: tuple[ProcessDecision, ...]) -> None:

@@ -19,7 +19,7 @@ class Load(Struct, frozen=True):
     def do(self, undo: Transaction) -> None:
         restore = self.restore
         inflow = Inflow(self.image, restore.course, restore.node.config.slot_bytes, restore.node.config.drain_s)
-        handed_on = [target for target in restore.targets if target.copy is None]  # the workers make their memory
+        handed_on = [target for target in restore.owners if target.copy is None]  # the workers make their memory
         inflow.run([(target, worker) for target in handed_on for worker in target.workers()])
         restore.refilled |= inflow.done
         restore.streamed = bool(inflow.done)

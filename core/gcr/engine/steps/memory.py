@@ -8,12 +8,13 @@ from msgspec import Struct
 from gcr.engine.agent_control import refuse_shared
 from gcr.engine.copyout import StagedCopy, refuse_without_room, short_on, unexportable
 from gcr.engine.lending import joint_of, refuse_its_own_copy
+from gcr.engine.orphaned import Orphaned
 from gcr.engine.restore import Restore
 from gcr.engine.steps.bring_back import discard
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.transaction import Transaction
-from gcr.errors import NoRoom
+from gcr.errors import NoRoom, UnsupportedState
 from gcr.peers.worker import WorkerPeer
 from gcr.protocol.seqpacket import close_all
 
@@ -29,6 +30,8 @@ class MakeMemory(Struct, frozen=True):
         restore.course.left(restore.node.config.prepare_s)
         for target in restore.targets:
             self._make_for(undo, target)
+        for owner in restore.orphaned:
+            self._make_of(undo, owner)
         self.refuse_without_room()
         restore.course.mark("room")
 
@@ -45,6 +48,14 @@ class MakeMemory(Struct, frozen=True):
         if self._agent_must_copy(target) or not self._create(undo, target):
             refuse_its_own_copy(target, joint_of(self.restore.targets))
             target.copy = StagedCopy.of(image.whole(target.pid) if image else target.staged())
+
+    def _make_of(self, undo: Transaction, owner: Orphaned) -> None:
+        """Makes all memory of a process that has ended; what no other process holds is released in the end."""
+        if not all(map(owner.attach, owner.bytes_by_device)):
+            text = f"no worker of gcr can hold the memory of process {owner.pid}, which has ended and left it to others"
+            raise UnsupportedState(text, hint="is there room for one more context on its device?")
+        self._surrender_left(owner)
+        self._create(undo, owner)
 
     def _surrender_left(self, target: Target) -> None:
         """Makes the workers of the devices that the process leaves let go of its bytes; other workers get them."""

@@ -5,6 +5,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from gcr.engine.departed import let_go
 from gcr.engine.node import decide as write
 from gcr.engine.restore import Restore
 from gcr.engine.target import Target
@@ -39,6 +40,8 @@ def open_all(restore: Restore) -> None:
     restore.course.mark("running")
     for target in restore.targets:
         _tidy(restore, target)
+    for owner in restore.orphaned:
+        let_go(owner)
     restore.node.journal.forget(restore.job)
 
 
