@@ -34,6 +34,9 @@ Slot* enter_passively_slowly() {
     if (own_slot.passive.fetch_add(1) == 0 && own_slot.depth.load() == 0) own_slot.calls.fetch_add(1);
     return &own_slot;
 }
+Slot* enter_unless_frozen() {
+    return enter_passively_slowly();
+}
 void add_uncovered(Reason reason, uint64_t) {
     notes[reason].fetch_add(1);
 }
@@ -53,6 +56,7 @@ void trim_pools() {}
 #define GCR_ON_LOOKUP(...)
 #define GCR_ON_ENQUEUE(...)
 #define GCR_ON_PASSIVE(...)
+#define GCR_ON_QUERY(...)
 #define GCR_ON_WAIT(...)
 #define GCR_ON_REFUSE_ARRAY(...)
 #define GCR_ON_REFUSE_CAPTURE(...)
