@@ -170,7 +170,8 @@ void lend_to(int fd, const Blob& blob, const Borrower& borrower) {
     int descriptor = -1;
     bool granted = session.vendors.lend(blob, borrower, &answer.lent, &descriptor);
     answer.granted = granted ? 1 : 0;
-    if (!send_answer(fd, &answer, descriptor) && granted) session.vendors.take_back_loan(blob, borrower);
+    if (!send_answer(fd, &answer, descriptor) && granted)
+        session.vendors.take_back_loan(blob_of(blob, answer.lent.handle), borrower);
     if (descriptor >= 0) close_now(descriptor);
 }
 

@@ -49,6 +49,12 @@ struct Borrower {
 bool begin_blob(Blob* blob, uint32_t vendor);
 bool is_blob(const Blob& blob, uint32_t vendor);  // a lender's, of this process or another
 bool is_own(const Blob& blob);
+inline Blob blob_of(const Blob& blob, uint64_t id) {  // of physical memory, by the same maker
+    Blob named = blob;
+    named.address = 0;
+    named.id = id;
+    return named;
+}
 
 // Asks the lender; by a thread of the program, no lock held. False: it is gone, or no longer has the memory.
 bool borrow(const Blob& blob, Lent* lent, int* descriptor);

@@ -61,7 +61,8 @@ Alive find_program(int32_t pid, uint64_t* stack) {
 Alive is_alive(int32_t pid, uint64_t stack) {
     uint64_t now = 0;
     Alive alive = find_program(pid, &now);
-    return alive == Alive::kYes && now != stack ? Alive::kNo : alive;
+    bool told = stack != 0 && now != 0;  // a program that changes its user is not told any more
+    return alive == Alive::kYes && told && now != stack ? Alive::kNo : alive;
 }
 
 }  // namespace gcr

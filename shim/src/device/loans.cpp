@@ -127,13 +127,6 @@ bool Census::is_gone(const Borrower& borrower) {
     return gone;
 }
 
-Blob blob_of(const Blob& blob, uint64_t id) {
-    Blob named = blob;
-    named.address = 0;
-    named.id = id;
-    return named;
-}
-
 bool give_ticket(State& state, const Held& held, int* ticket) {
     Blob blob;
     if (!gives_tickets() || !can_be_lent(state, held.get()) || !begin_blob(&blob, state.ops->vendor)) return false;

@@ -27,7 +27,6 @@ class Census {
     uint64_t processes_[kMost];
     bool gone_[kMost];
 };
-Blob blob_of(const Blob& blob, uint64_t id);  // of physical memory, by the same maker as the blob's
 
 // ---- the lender's thread, which enters the gate itself
 
