@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from filed import Filed, back, stop
 from machine import Machine, alive
-from test_parked import WORKER, park, places
+from parking import WORKER, park, places
 from worlds import AMD
 
 pytestmark = [

@@ -26,18 +26,18 @@ def restored(machine: Machine, name: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["missing", "broken"])
-def test_without_the_plugin_nothing_is_touched(
-    machine: Machine, job: Filed, there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, folder = job.ask(), machine.folder / "plugins"
+def test_without_the_plugin_nothing_is_touched(machine: Machine, there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = machine.folder / "plugins"
     folder.mkdir()
     if there:
         (folder / PLUGIN).write_text("no shared object")
-    machine.gcr("daemon", "stop")
-    monkeypatch.setenv("GCR_CRIU_PLUGINS", str(folder))
+    monkeypatch.setenv("GCR_CRIU_PLUGINS", str(folder))  # of every daemon, also one that the job's supervisor starts
+    job = Filed(machine)
+    before = job.ask()
     assert refused(machine, "night") == ((4, "not_dumped") if there else (3, "criu_unusable"))
     assert machine.until_state("llm", "running", "suspended") == "running"
     assert job.ask() == before
+    job.close()
 
 
 def test_another_machine_is_refused_and_the_image_stays(machine: Machine, job: Filed) -> None:

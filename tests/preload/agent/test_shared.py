@@ -6,7 +6,7 @@ import pytest
 from conftest import SANITIZE
 from packets import ID_LIST, Refused
 from patience import wait_for
-from swapping import swap
+from sharing_swap import swap
 from test_dumped import USED, Control
 
 SIZE = 0x400000

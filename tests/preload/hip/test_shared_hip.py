@@ -13,7 +13,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "agent")]
 
 from agent import Agent  # noqa: E402
 from oracle import Daemon  # noqa: E402
-from swapping import swap  # noqa: E402
+from sharing_swap import swap  # noqa: E402
 from test_hip import SECONDS, environment, linked  # noqa: E402
 
 from gcr.native import shim_path  # noqa: E402
