@@ -9,7 +9,7 @@ namespace {
 
 bool names(const Blob& blob, const Handle& handle) {
     if (is_own(blob)) return handle.key == blob.id && coverable(handle);
-    return is_foreign(handle) && handle.foreign->process == blob.process && handle.foreign->id == blob.id;
+    return is_foreign(handle) && is_memory_of(blob, handle);
 }
 
 // One that the program has released and still maps counts: the driver gives the same handle.

@@ -30,15 +30,10 @@ bool open_once_more(State& state, const Owner* owner, const Origin& origin, uint
     return true;
 }
 
-bool lies_in(const Mapping& mapping, const Blob& memory) {
-    const Blob* foreign = mapping.handle->foreign;
-    return foreign != nullptr && foreign->process == memory.process && foreign->id == memory.id;
-}
-
 Mapping* region_of(State& state, const Owner* owner, const Blob& memory) {
     Guard guard(state.lock);
     Mapping* region = state.mappings.first();
-    while (region != nullptr && !(region->owner == owner && lies_in(*region, memory)))
+    while (region != nullptr && !(region->owner == owner && is_memory_of(memory, *region->handle)))
         region = state.mappings.after(region);
     return region;
 }

@@ -206,6 +206,9 @@ inline bool is_covered(const Handle& handle) {  // its mappings can be given up 
 inline bool coverable(const Handle& handle) {  // and it is ours to hand over
     return is_covered(handle) && handle.foreign == nullptr;
 }
+inline bool is_memory_of(const Blob& maker, const Handle& handle) {  // foreign, and what this blob names there
+    return handle.foreign != nullptr && handle.foreign->process == maker.process && handle.foreign->id == maker.id;
+}
 inline bool is_foreign(const Handle& handle) {  // and its owner hands it over
     return is_covered(handle) && handle.foreign != nullptr;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Legacy IPC, recorded from the first call on: memory that another process maps cannot be handed over. The runtime makes
-// handles for its own memory alone; ours is lent (device/lent.h).
+// Legacy IPC. Memory of ours is lent, and handed over like the rest (device/lent.h). The runtime makes handles for its own
+// memory alone, which is recorded from the first call on: what another process maps of it cannot be handed over.
 #include "device/lent.h"
 #include "hip/carried.h"
 #include "hooks/hip_calls.h"
