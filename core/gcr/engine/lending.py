@@ -61,9 +61,8 @@ def joint_of(targets: Sequence[Target]) -> Joint:
 
 
 def _sizes(target: Target) -> dict[int, int]:
-    """Returns the bytes of a process's own handles by id, also while its books are not closed yet."""
-    allocations = target.books.table.allocations or target.books.reports.table().allocations
-    return {id: each.spec.size for id, each in allocations.items()}
+    """Returns the bytes of a process's own handles by id, from its closed books."""
+    return {id: each.spec.size for id, each in target.books.table.allocations.items()}
 
 
 def join_to_return(targets: Sequence[Target], orphaned: Sequence[Target], node: Node, ended: Sequence[int]) -> Joint:
