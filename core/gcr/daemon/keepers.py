@@ -20,7 +20,7 @@ log = logging.getLogger("gcr.daemon")
 class BothKeepers(Struct, frozen=True):
     """A Keeper. What is staged is with the supervisor alone: the process and the worker have it as well.
 
-    Of a process that has ended, the daemon has it instead (orphans.py).
+    The daemon keeps the staged descriptors of a process that has ended, in the place of that process (orphans.py).
     """
 
     job: str

@@ -1,7 +1,7 @@
-"""Processes that have ended while their job was suspended, and memory of theirs that other processes of it hold.
+"""Keeps memory of processes that have ended while their job was suspended, where other processes hold some of it.
 
-On a device such memory lives until its last holder lets go. So all that is kept of its owner stays where it is until
-the job has come back, or no holder is left.
+On a device such memory lives until its last holder lets go. So the copies of the ended process stay where they are
+until the job has come back, or no holder is left.
 """
 
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger("gcr.daemon")
 
 
 def orphaned(node: Coordinator, job: Job) -> list[Orphaned]:
-    """Returns the processes of a suspended job that have ended, and whose memory comes back for others."""
+    """Returns the ended processes of a suspended job that have lent memory to living ones: it comes back for these."""
     found = [(each, _lent(node, job, each)) for each in job.ends.orphans.values()]
     return [_target(node, job, each, known) for each, known in found if known]
 

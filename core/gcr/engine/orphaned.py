@@ -1,4 +1,4 @@
-"""A process that has ended while its job was suspended, and of whose memory other processes of the job hold some."""
+"""The owner of shared memory that has ended while its job was suspended: other processes still hold its memory."""
 
 from collections.abc import Callable, Mapping
 

@@ -35,7 +35,7 @@ class Restore(Struct):
 
     @property
     def owners(self) -> Sequence[Target]:
-        """All processes whose memory comes back."""
+        """Returns the targets, and the ended processes that come back as memory alone."""
         return [*self.targets, *self.orphaned]
 
     @property

@@ -85,7 +85,7 @@ class Offer(Struct):
     def _forget_former(self, pid: int) -> None:
         """Closes the handles of an ended process; another process may have its pid by now.
 
-        What is staged of it stays until the daemon says otherwise: other processes may hold some of its memory.
+        Its staged descriptors stay until the daemon has them closed, since other processes may hold some of its memory.
         """
         former = self._kept.get(pid)
         if former and not alive(former):

@@ -34,8 +34,8 @@ FAILED_BEFORE_START = 125
 @click.option(
     "--share",
     type=click.Choice(["tickets", "driver"]),
-    help="What the program gets that exports device memory: tickets of gcr's, or the driver's own descriptors, which "
-    "processes outside gcr can import as well; a checkpoint is refused then. Else the setting `share`.",
+    help="Give the program tickets, or the driver's own descriptors, when it exports device memory. Processes outside "
+    "gcr import only the latter; gcr refuses a checkpoint then. Default: the setting `share`.",
 )
 @click.option(
     "--report",
