@@ -228,5 +228,5 @@ def test_the_caller_leaves(machine: Machine) -> None:
         running = machine.begin("restore", "llm", "--device", "0=1", "--device", "1=0")
         machine.wait_held()
         machine.leaves(running.kill)
-    until(lambda: machine.job("llm")["state"] == "suspended" or None, 20, "it is taken back")  # type: ignore[index]
-    job.come_back()
+    until(lambda: machine.ask("restore", "llm").code == 0 or None, 20, "it is taken back, and may come back")
+    job.is_whole()
