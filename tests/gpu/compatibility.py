@@ -21,7 +21,8 @@ HEADINGS = {
     "victims-others": "Others",
     "victims-offload": "Pinned host memory",
     "victims-two": "Two GPUs",
-    "nccl-p2p": "Two GPUs, NCCL through their own memory",
+    "shared-training": "Processes that share device memory: training",
+    "shared-inference": "Processes that share device memory: inference and queues",
     "nccl": "Two GPUs, NCCL through host memory",
     "nccl-sockets": "Two GPUs, NCCL through sockets",
 }

@@ -9,9 +9,9 @@
 # GCR_WARM_GIB (48): host memory touched once before timing; 0 for none. GCR_BENCHMARK_STORE: a folder on the disk that
 # images are measured on, with room for two of GCR_IMAGES_GIB (32).
 # `victims-*` swap the programs of tests/gpu/victims.py while they compute, each goes on where it stopped; `victims-two`
-# needs two GPUs, as `nccl-p2p`, `nccl`, `nccl-sockets`, `two-devices`, `two-driver` and `whole-two` do. `nccl-p2p`: two
-# ranks of PyTorch's DDP that share device memory, swapped 20 times; losses and parameters must be a bare run's. `nccl`:
-# the same with data that passes through host memory.
+# needs two GPUs, as `shared-*`, `nccl`, `nccl-sockets`, `two-devices`, `two-driver` and `whole-two` do. `shared-training`
+# and `shared-inference`: jobs of PyTorch whose processes share device memory, 50 swaps each; what they compute must be a
+# bare run's. `nccl`: DDP with data that passes through host memory.
 # `python tests/gpu/compatibility.py OUT COMMIT` makes docs/compatibility.md of what they leave.
 # `cold10` restores ten minutes after its checkpoint: the first call begins it and leaves a process behind (in a session
 # of its own), later calls say how long is left, then bring the result. `soak` likewise: one training job, 1,000 swaps.

@@ -127,7 +127,7 @@ class Held:
         return next((line.split()[1] for line in reversed(self.stdout) if line.startswith("steps ")), "")
 
     def last_words(self) -> str:
-        return "".join([*self.stdout[-4:], *self.stderr[-12:]])[-1500:]
+        return "".join([*self.stdout[-4:], *self.stderr[-60:]])[-6000:]
 
     def __enter__(self) -> Self:
         return self

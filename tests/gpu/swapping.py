@@ -25,7 +25,6 @@ from victims import Victim, compiler, program
 from gcr.errors import GcrError
 from gcr.rendezvous.client import Client
 
-SWAPS = 20
 AT_ONCE = 4  # what is slow about most of them is starting
 LANE_SECONDS = 25.0  # that one is expected to need the lane
 LAST_SECONDS = 30.0  # for the bare run of the last one
@@ -70,7 +69,7 @@ def run_all(victims: Sequence[Victim], world: World, folder: Path, seconds: floa
 
 def run(victim: Victim, world: World, folder: Path, lane: Lane, plan: Plan | None = None) -> Result:
     """Runs a victim; any error is in the result. `folder`: for compiled programs · `lane`: held while it is swapped."""
-    began, shimmed, bare, plan = time.monotonic(), {"swaps": [], "errors": []}, {}, plan or Plan(SWAPS)
+    began, shimmed, bare, plan = time.monotonic(), {"swaps": [], "errors": []}, {}, plan or Plan(victim.swaps)
     result: Result = {"version": "", "swaps_wanted": plan.swaps, "gcr": shimmed, "bare": bare}
     try:
         result["version"], command = version(victim), program(victim, folder)
@@ -79,7 +78,7 @@ def run(victim: Victim, world: World, folder: Path, lane: Lane, plan: Plan | Non
         result["difference"] = _difference(shimmed.pop("output"), bare.pop("output"))
     except Exception as error:  # one victim's must not be the others' end
         shimmed.pop("output", None)
-        result["failed"] = f"{type(error).__name__}: {error}"[:1500]
+        result["failed"] = f"{type(error).__name__}: {error}"[:6500]
     result["seconds"] = time.monotonic() - began
     return {"ok": not judging.faults(victim, result), **result}
 

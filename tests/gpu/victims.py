@@ -39,6 +39,7 @@ class Victim:
     wanted: Wanted = Wanted.SWAPPED
     gap: float = 0.3
     devices: int = 1
+    swaps: int = 20
 
 
 TORCH = (
@@ -65,13 +66,6 @@ TORCH = (
     Victim("torch-uncached", "PyTorch, no caching", "torch_victim.py --allocator none", "torch"),
     Victim("torch-streams", "PyTorch, threads × streams", "streams_victim.py", "torch"),
     Victim("graph", "PyTorch, inference by a CUDA graph", "graph_victim.py", "torch"),
-    Victim(
-        "queue",
-        "PyTorch, `torch.multiprocessing` with CUDA tensors",
-        "torch_queue_victim.py",
-        "torch",
-        Wanted.REFUSED,
-    ),
 )
 OTHERS = (
     Victim("transformers", "Transformers, generation with a static cache", "generate_victim.py", "transformers"),
@@ -96,14 +90,51 @@ OFFLOAD = (
     ),
 )
 TWO = (Victim("peers", "C++, two GPUs that read each other's memory", "runtime_victim.cu 2 hold", devices=2),)
-P2P = (
-    Victim("ddp-p2p", "PyTorch, two ranks of DDP with NCCL as it is", "ddp_victim.py --ranks 2", "torch", devices=2),
+SHARED = 50  # swaps of jobs whose processes share device memory
+TRAINING = (
+    Victim("ddp", "PyTorch, two ranks of DDP", "distributed_victim.py", "torch", devices=2, swaps=SHARED),
+    Victim(
+        "fsdp", "PyTorch, two ranks of FSDP2", "distributed_victim.py --kind fsdp", "torch", devices=2, swaps=SHARED
+    ),
+    Victim(
+        "pipeline",
+        "PyTorch, a pipeline of two stages (1F1B)",
+        "distributed_victim.py --kind pipeline",
+        "torch",
+        devices=2,
+        swaps=SHARED,
+    ),
+)
+INFERENCE = (
+    Victim(
+        "tensor",
+        "PyTorch, two tensor-parallel ranks, all-reduces in a captured graph",
+        "distributed_victim.py --kind tensor",
+        "torch",
+        devices=2,
+        swaps=SHARED,
+    ),
+    Victim(
+        "symmetric",
+        "PyTorch, symmetric memory of two ranks",
+        "distributed_victim.py --kind symmetric",
+        "torch",
+        devices=2,
+        swaps=SHARED,
+    ),
+    Victim(
+        "queue",
+        "PyTorch, `torch.multiprocessing` with CUDA tensors, on one GPU",
+        "torch_queue_victim.py",
+        "torch",
+        swaps=SHARED,
+    ),
 )
 NCCL = (
     Victim(
         "ddp-shm",
         "PyTorch, two ranks of DDP with NCCL, `NCCL_P2P_DISABLE=1`",
-        "ddp_victim.py --ranks 2 --transport shm",
+        "distributed_victim.py --transport shm",
         "torch",
         devices=2,
     ),
@@ -112,7 +143,7 @@ SOCKETS = (
     Victim(
         "ddp-sockets",
         "PyTorch, two ranks of DDP with NCCL, `NCCL_P2P_DISABLE=1` and `NCCL_SHM_DISABLE=1`",
-        "ddp_victim.py --ranks 2 --transport sockets",
+        "distributed_victim.py --transport sockets",
         "torch",
         devices=2,
     ),
@@ -122,7 +153,8 @@ PIECES: dict[str, Sequence[Victim]] = {
     "victims-others": OTHERS,
     "victims-offload": OFFLOAD,
     "victims-two": TWO,
-    "nccl-p2p": P2P,
+    "shared-training": TRAINING,
+    "shared-inference": INFERENCE,
     "nccl": NCCL,
     "nccl-sockets": SOCKETS,
 }

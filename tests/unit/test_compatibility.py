@@ -1,6 +1,7 @@
 """docs/compatibility.md: what it says of runs that are made up here, and of none. Nothing in this file was measured."""
 
 import copy
+import dataclasses
 import json
 import subprocess
 import sys
@@ -15,10 +16,11 @@ sys.path.insert(0, str(GENERATOR.parent))
 
 import compatibility  # noqa: E402
 import judging  # noqa: E402
-from victims import EVERY, PIECES, PROGRAMS  # noqa: E402
+from victims import EVERY, PIECES, PROGRAMS, Wanted  # noqa: E402
 
 MIB = 1 << 20
-TORCH, QUEUE = EVERY["torch"], EVERY["queue"]
+TORCH = EVERY["torch"]
+QUEUE = dataclasses.replace(EVERY["queue"], wanted=Wanted.REFUSED)  # as if it lent memory to a stranger
 MACHINE = {
     "device": "made up",
     "driver": "1.2.3",
@@ -134,7 +136,7 @@ def test_what_a_broken_program_said_stays_in_its_row(tmp_path: Path) -> None:
 
 
 def test_what_gcr_said_when_it_refused_stands_below(tmp_path: Path) -> None:
-    text = page(tmp_path, {"queue": run(0, 3)})
+    text = page(tmp_path, {"queue": run(0, 3)}, "shared-inference")
     assert "- `queue`, 3 times no checkpoint: `unsupported_state`, “lends memory”" in text
     assert row(text, "queue")[2:5] == ["0", "yes", ""]
 

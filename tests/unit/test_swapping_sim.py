@@ -78,14 +78,13 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     }.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(swapping, "ALONE_SECONDS", 0.2)
-    monkeypatch.setattr(swapping, "SWAPS", 3)
     yield World(("--simulate", "nvidia"), simulated_environment("nvidia"), simulated_bytes)
     stop_daemon()
     shutil.rmtree(state, ignore_errors=True)
 
 
 def victim(name: str, command: str, **more: object) -> Victim:
-    return Victim(name, name, command, gap=GAP, **more)  # type: ignore[arg-type]
+    return Victim(name, name, command, gap=GAP, **{"swaps": 3, **more})  # type: ignore[arg-type]
 
 
 def written(folder: Path, name: str, text: str) -> str:
@@ -103,12 +102,12 @@ def found(one: Victim, world: World, folder: Path) -> dict[str, swapping.Result]
 def test_programs_are_swapped_at_work_and_print_as_bare_ones(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swapping, "SWAPS", 8)  # twenty on a device
+    swaps = 8  # twenty on a device
     kernels = sim_dir("nvidia") / "kernels.so"
     wanted = [
-        victim("vmm", "vmm_victim.py --pause 0.002", package="cuda"),
-        victim("alloc", f"alloc_victim.py --ordered --kernels {kernels}"),
-        victim("c", "c_victim.c 2 2 hold 500"),
+        victim("vmm", "vmm_victim.py --pause 0.002", package="cuda", swaps=swaps),
+        victim("alloc", f"alloc_victim.py --ordered --kernels {kernels}", swaps=swaps),
+        victim("c", "c_victim.c 2 2 hold 500", swaps=swaps),
     ]
     runs = dict(swapping.run_all(wanted, world, tmp_path, SECONDS))
     assert set(runs) == {"vmm", "alloc", "c"}
@@ -116,7 +115,7 @@ def test_programs_are_swapped_at_work_and_print_as_bare_ones(
         run = runs[one.name]
         assert run["ok"], run
         assert judging.verdict(one, run) == "swapped, same output"
-        assert len(run["gcr"]["swaps"]) == 8 and not run["gcr"]["errors"]
+        assert len(run["gcr"]["swaps"]) == swaps and not run["gcr"]["errors"]
         steps = [swap["step"] for swap in run["gcr"]["swaps"]]
         assert all(earlier < later for earlier, later in itertools.pairwise(steps)), steps
         assert run["bare"]["done"] == run["gcr"]["done"]
@@ -184,9 +183,8 @@ def test_a_program_that_stands_still_after_a_swap_is_a_failure_and_is_ended(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(swapping, "STEP_SECONDS", 10.0)
-    monkeypatch.setattr(swapping, "SWAPS", 1000)
     text = "step = program.step\nprogram.step = lambda: time.sleep(600) if program.steps == 1500 else step()"
-    run = found(victim("stands", written(tmp_path, "stands", text)), world, tmp_path)["stands"]
+    run = found(victim("stands", written(tmp_path, "stands", text), swaps=1000), world, tmp_path)["stands"]
     assert not run["ok"]
     assert "under gcr: not another step within 10 s" in run["failed"] and "step 149" in run["failed"]
     assert run["gcr"]["swaps"]  # those before it are known
@@ -222,7 +220,6 @@ def test_a_swap_that_fails_is_told_from_one_that_did_not(
 def test_a_program_that_breaks_off_is_not_blamed_on_the_bare_run(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swapping, "SWAPS", 0)
     text = """
 from dialogue import WARM, over
 step = program.step
@@ -232,7 +229,7 @@ def last():
     os._exit(9)
 program.step = lambda: step() if program.steps < WARM else last()
 """
-    run = found(victim("breaks", written(tmp_path, "breaks", text)), world, tmp_path)["breaks"]
+    run = found(victim("breaks", written(tmp_path, "breaks", text), swaps=0), world, tmp_path)["breaks"]
     assert run["failed"].startswith("Silent: under gcr: ended with 9 and did not say how much it did")
 
 

@@ -121,17 +121,17 @@ def test_the_counters_prove_work(c_victim: Path, environment: Mapping[str, str],
 
 @pytest.mark.parametrize(("transport", "p2p", "shm"), [("p2p", None, None), ("shm", "1", None), ("sockets", "1", "1")])
 @pytest.mark.parametrize("own", [None, "1"])
-def test_ddp_s_ranks_get_the_transport_and_no_multicast_of_their_own(
+def test_pytorch_s_ranks_get_the_transport_and_no_multicast_of_their_own(
     transport: str, p2p: str | None, shm: str | None, own: str | None
 ) -> None:
     """PyTorch is not here: the ranks are not started, and their environment is shown."""
     code = f"""
 import json, os, sys
-import ddp_victim
+import distributed_victim
 sys.argv[1:] = ["--hold", "--transport", {transport!r}]
-ddp_victim.Ranks = lambda count: count
-ddp_victim.perform = lambda _options, count: print(json.dumps([count, dict(os.environ)]))
-ddp_victim.main()
+distributed_victim.Ranks = lambda count, *_: count
+distributed_victim.perform = lambda _options, count: print(json.dumps([count, dict(os.environ)]))
+distributed_victim.main()
 """
     before = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "TORCH_"))}
     mine = {"NCCL_NVLS_ENABLE": own} if own else {}

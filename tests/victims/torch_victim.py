@@ -25,7 +25,9 @@ SAMPLES = 20 * BATCH
 class Training:
     """Data, model and optimizer, all from one seed."""
 
-    def __init__(self, width: int, layers: int, precision: str = "fp32", workers: int = 0) -> None:
+    def __init__(
+        self, width: int, layers: int, precision: str = "fp32", workers: int = 0, device: Any = "cuda"
+    ) -> None:
         import torch
 
         torch.manual_seed(7)
@@ -33,17 +35,17 @@ class Training:
         layer = torch.nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.1, batch_first=True)
         body = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         head = torch.nn.Linear(width, WORDS)
-        self.model = torch.nn.Sequential(torch.nn.Embedding(WORDS, width), body, head).cuda()
+        self.model = torch.nn.Sequential(torch.nn.Embedding(WORDS, width), body, head).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-        self.scaler = torch.amp.GradScaler("cuda", enabled=precision == "fp16")
-        self.data = loaded(torch, workers) if workers else resident(torch)
-        self.torch = torch
+        self.scaler = torch.amp.GradScaler(torch.device(device).type, enabled=precision == "fp16")
+        self.data = loaded(torch, workers) if workers else resident(torch, device)
+        self.torch, self.kind = torch, torch.device(device).type
 
     def step(self) -> str:
         data = next(self.data)
         self.optimizer.zero_grad(set_to_none=True)
-        with self.torch.autocast("cuda", self.half, enabled=self.half is not None):
+        with self.torch.autocast(self.kind, self.half, enabled=self.half is not None):
             logits = self.model(data[:, :-1])
             loss = self.torch.nn.functional.cross_entropy(logits.reshape(-1, WORDS), data[:, 1:].reshape(-1))
         self.scaler.scale(loss).backward()
@@ -58,9 +60,9 @@ class Training:
         return state.hexdigest()
 
 
-def resident(torch: Any) -> Iterator[Any]:
+def resident(torch: Any, device: Any) -> Iterator[Any]:
     """One batch, on the device once and for all."""
-    data = torch.randint(0, WORDS, (BATCH, LENGTH), device="cuda")
+    data = torch.randint(0, WORDS, (BATCH, LENGTH), device=device)
     while True:
         yield data
 
