@@ -36,6 +36,7 @@ def serve(rank: int, ranks: int, part: Part, kind: str, gib: float, meeting: str
             pipe.send(" ".join(program.step() for _ in range(STEPS)))
         else:
             pipe.send(f"{program.digest()} held {int(held.sum())} together {together(torch, device)}")
+    del program  # NCCL's communicator waits for the graphs that hold its work
     group.destroy_process_group()
 
 

@@ -33,7 +33,8 @@ struct sim_capture {
 
 sim_result sim_capture_begin_locked(struct sim_stream* stream, enum sim_capture_mode mode);
 sim_result sim_capture_end_locked(struct sim_stream* stream, struct sim_graph** graph);
-void sim_capture_abandon_locked(struct sim_stream* stream);
+void sim_capture_abandon_locked(struct sim_stream* stream);  // it ends
+void sim_capture_leave_locked(struct sim_stream* stream);  // destroyed: a capture that can go on without it does
 sim_result sim_capture_record_locked(struct sim_stream* stream, struct sim_operation* operation);
 sim_result sim_capture_event_record_locked(struct sim_stream* stream, struct sim_event* event);
 sim_result sim_capture_join_locked(struct sim_stream* stream, struct sim_event* event);

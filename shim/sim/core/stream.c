@@ -198,7 +198,7 @@ static void wake_to_end(struct sim_stream* stream) {
 }
 
 sim_result sim_stream_destroy(struct sim_stream* stream) {
-    if (stream->capture) sim_capture_abandon_locked(stream);
+    if (stream->capture) sim_capture_leave_locked(stream);
     stream->closing = true;
     wake_to_end(stream);
     return SIM_OK;

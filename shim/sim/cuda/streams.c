@@ -123,6 +123,7 @@ SIM_API CUresult cuStreamGetFlags(CUstream handle, unsigned* flags) {
     ENTER();
     LOCK();
     STREAM(stream, handle);
+    if (stream->capture) return front_result(sim_capture_check_wait_locked(stream));  // breaks it: seen on an H100
     if (!flags) return CUDA_ERROR_INVALID_VALUE;
     *flags = stream->flags;
     return CUDA_SUCCESS;
@@ -132,6 +133,7 @@ SIM_API CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
     ENTER();
     LOCK();
     STREAM(stream, handle);
+    if (stream->capture) return front_result(sim_capture_check_wait_locked(stream));  // breaks it: seen on an H100
     if (!id) return CUDA_ERROR_INVALID_VALUE;
     *id = stream->id;
     return CUDA_SUCCESS;
@@ -155,6 +157,7 @@ SIM_API CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
     ENTER();
     LOCK();
     STREAM(stream, handle);
+    if (stream->capture) return front_result(sim_capture_check_wait_locked(stream));  // breaks it: seen on an H100
     if (!device) return CUDA_ERROR_INVALID_VALUE;
     *device = (CUdevice)stream->context->device;
     return CUDA_SUCCESS;

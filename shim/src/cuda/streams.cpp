@@ -50,11 +50,10 @@ void report_default_stream(CUcontext handle, wire::StuckRecord* records, uint32_
 
 template <typename Destroy>
 CUresult destroy(CUstream stream, Destroy call) {
-    device::StreamName name{};
-    bool named = streams_have_ids() && name_stream(stream, false, &name);
-    if (named) device::leave_stream(state, name.id);
-    CUresult result = device::destroy_stream(state, reinterpret_cast<uint64_t>(stream), call);
-    if (named && result != CUDA_SUCCESS) device::return_to_stream(state, name.id);
+    uint64_t handle = reinterpret_cast<uint64_t>(stream), id = 0;
+    bool left = device::leave_stream(state, handle, &id);
+    CUresult result = device::destroy_stream(state, handle, call);
+    if (left && result != CUDA_SUCCESS) device::return_to_stream(state, id);
     return result;
 }
 

@@ -208,11 +208,16 @@ Pool* pool_from(State& state, uint64_t key) {
 
 // ---- streams and owners that go -----------------------------------------------------------------------------------
 
-void leave_stream(State& state, uint64_t id) {
+bool leave_stream(State& state, uint64_t handle, uint64_t* id) {
+    bool any = false;
     Guard across(state.settling);
     each_stream(state, [&](Pool* pool, PoolStream* in) {
-        if (in->stream.id == id && !is_temporary(*in)) leave(state, pool, in);
+        if (in->stream.handle != handle || is_temporary(*in)) return;
+        leave(state, pool, in);
+        *id = in->stream.id;
+        any = true;
     });
+    return any;
 }
 
 void return_to_stream(State& state, uint64_t id) {

@@ -117,7 +117,9 @@ inline bool pools_hold_too_much(const State& state) {
     return state.pools_to_trim.load(std::memory_order_relaxed);
 }
 
-void leave_stream(State& state, uint64_t id);  // about to be destroyed: its event is recorded while it can be
+// It is about to be destroyed: its event is recorded while it can be. False: no pool knows it. The vendor is not asked for
+// its id, which would break a capture that it takes part in.
+bool leave_stream(State& state, uint64_t handle, uint64_t* id);
 void return_to_stream(State& state, uint64_t id);  // the driver kept it
 void settle_all_of(State& state, uint64_t owner);  // its streams and events are gone, and their work is done
 // The program reset the device. Where it is `unused`, which is asked under state.lock, its pools are forgotten and their

@@ -82,11 +82,10 @@ hipError_t on_hipExtStreamCreateWithCUMask(hipStream_t* stream, uint32_t cuMaskS
 }
 
 hipError_t on_hipStreamDestroy(hipStream_t handle) {
-    StreamName name{};
-    bool named = streams_have_ids() && name_stream(handle, &name);
-    if (named) device::leave_stream(state, name.id);
+    uint64_t id = 0;
+    bool left = device::leave_stream(state, key_of(handle), &id);
     hipError_t result = device::destroy_stream(state, key_of(handle), [&] { return real::hipStreamDestroy(handle); });
-    if (named && result != hipSuccess) device::return_to_stream(state, name.id);
+    if (left && result != hipSuccess) device::return_to_stream(state, id);
     return result;
 }
 

@@ -54,9 +54,10 @@ inline void must_free_at_once(uint64_t address) {
     CHECK(allocation != nullptr && gcr::device::free_when_idle(plain_memory, allocation) == 0);
 }
 
-inline void destroy_stream(uint64_t id) {
-    gcr::device::leave_stream(plain_memory, id);
-    plain.streams[id].alive = false;
+inline void destroy_stream(const StreamName& gone) {
+    uint64_t left = 0;
+    if (gcr::device::leave_stream(plain_memory, gone.handle, &left)) CHECK(left == gone.id);
+    plain.streams[gone.id].alive = false;
 }
 
 inline void all_done() {

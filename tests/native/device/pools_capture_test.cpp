@@ -85,7 +85,7 @@ void during_a_capture_a_stream_that_goes_is_marked() {
     uint64_t a = must_allocate(pool(10), one, 30 * MiB);
     must_free(a, one);
     plain.captures = 1;
-    destroy_stream(1);
+    destroy_stream(one);
     plain.captures = 0;
     uint64_t b = must_allocate(pool(10), two, 30 * MiB);
     CHECK(b != a);
@@ -104,7 +104,7 @@ void a_stream_that_goes_with_its_capture_is_not_marked() {
     must_free(a, one);
     plain.captures = 1;
     plain.streams[1].captures = true;
-    destroy_stream(1);
+    destroy_stream(one);
     plain.captures = 0;
     must_free_at_once(b);
     all_done();

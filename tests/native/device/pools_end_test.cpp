@@ -14,7 +14,7 @@ void a_stream_that_is_destroyed_leaves_its_memory() {
     StreamName one = stream(1, 500), next = stream(2, 500);  // the next one has its handle
     uint64_t a = must_allocate(pool(10), one, 30 * MiB);
     must_free(a, one);
-    destroy_stream(1);
+    destroy_stream(one);
     uint64_t b = must_allocate(pool(10), next, 30 * MiB);
     CHECK(b != a);
     plain.streams[1].done = plain.streams[1].enqueued;
@@ -113,7 +113,7 @@ void a_stream_goes_while_its_pool_is_being_destroyed() {
     uint64_t a = must_allocate(pool(10), one, 30 * MiB);
     must_free(a, one);
     Pool* leaving = gcr::device::take_pool(plain_memory, 10);
-    destroy_stream(1);
+    destroy_stream(one);
     CHECK(!gcr::device::trim_all(plain_memory));  // it may come back
     gcr::device::put_back_pool(plain_memory, leaving);
     CHECK(pool(10) == leaving && plain_memory.destroyed_pools == nullptr);

@@ -159,7 +159,7 @@ class Schedule {
 
     void replace_stream() {
         StreamName& old = names_[below(3)];
-        destroy_stream(old.id);
+        destroy_stream(old);
         old = stream(next_id_++, old.handle);
     }
 

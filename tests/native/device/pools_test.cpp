@@ -163,7 +163,7 @@ void freed_at_once_it_waits_for_a_stream_that_is_gone() {
     plain.streams[1].enqueued = 5;
     must_free(a, one);
     CHECK(must_allocate(pool(10), one, 30 * MiB) == a);
-    destroy_stream(1);
+    destroy_stream(one);
     must_free_at_once(a);
     uint64_t b = must_allocate(pool(10), next, 30 * MiB);
     CHECK(b != a);
@@ -178,7 +178,7 @@ void freed_at_once_it_waits_for_a_stream_that_is_gone() {
 void freed_at_once_it_is_everybodys_where_nothing_is_left_to_do() {
     StreamName one = stream(1), two = stream(2);
     uint64_t a = must_allocate(pool(10), one, 30 * MiB);
-    destroy_stream(1);
+    destroy_stream(one);
     all_done();
     gcr::device::trim_pool(plain_memory, pool(10), 0);  // sees its event passed
     must_free_at_once(a);

@@ -97,6 +97,14 @@ def test_captures_forbid_and_invalidate(same):
     ])  # fmt: skip
 
 
+@pytest.mark.parametrize("before", [[], ["asyncalloc a 4096 v", "asyncfree a v"]])
+def test_a_stream_that_goes_while_it_takes_part_in_a_capture_leaves_it_whole(same, before):
+    """NCCL destroys such a stream in each collective that is captured."""
+    same([
+        "stream v", *before, "capture s 1", "join v s", "destroystream v", "endcapture s", "asyncalloc b 4096 s", "sync",
+    ])  # fmt: skip
+
+
 def test_memory_that_the_driver_keeps(same):
     same([
         "asyncalloc a 4096 s", "fill a 3 s", "sync s", "check a 3", "asyncfree a s", "sync s", "asyncalloc b 4096 s",

@@ -198,6 +198,15 @@ std::string end_capture(const Words& words) {
     return say((per_thread ? cuStreamEndCapture_ptsz : cuStreamEndCapture)(stream_of(words[1]), &graph));
 }
 
+std::string join(const Words& words) {  // join STREAM CAPTURING: it takes part, as by an event of the other
+    CUevent event = nullptr;
+    CUresult result = cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS) result = cuEventRecord(event, stream_of(words[2]));
+    if (result == CUDA_SUCCESS) result = cuStreamWaitEvent(stream_of(words[1]), event, 0);
+    if (event != nullptr) cuEventDestroy_v2(event);
+    return say(result);
+}
+
 std::string capture_mode(const Words& words) {  // capturemode MODE
     CUstreamCaptureMode mode = static_cast<CUstreamCaptureMode>(number(words[1]));
     CUresult result = cuThreadExchangeStreamCaptureMode(&mode);
@@ -236,5 +245,6 @@ void add_work_commands(std::map<std::string, Command>& commands) {
     commands["opendoor"] = open_door;
     commands["capture"] = begin_capture;
     commands["endcapture"] = end_capture;
+    commands["join"] = join;
     commands["capturemode"] = capture_mode;
 }
