@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import report_images
+import report_sharing
 import report_whole
 from overhead import ENOUGH, Arm, estimates, pieces
 from slices import Estimate, log_ratio, parse
@@ -223,4 +224,5 @@ _SECTIONS: Sequence[Callable[[Pieces], Iterator[Line]]] = (
     _overhead,
     report_images.lines,
     report_whole.lines,
+    report_sharing.lines,
 )

@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(CONFORMANCE)]
 import answers  # noqa: E402
 import device_facts  # noqa: E402
 import device_pair  # noqa: E402
+import device_ranks  # noqa: E402
 import endings  # noqa: E402
 import image_bursts as bursts  # noqa: E402
 import image_ways as ways  # noqa: E402
@@ -27,6 +28,7 @@ import images  # noqa: E402
 import judging  # noqa: E402
 import overhead  # noqa: E402
 import report  # noqa: E402
+import sharing_jobs  # noqa: E402
 import soak  # noqa: E402
 import swap  # noqa: E402
 import swapping  # noqa: E402
@@ -170,6 +172,11 @@ def image_bursts() -> Result:
         return {"ok": True, **bursts.measure(Path(folder), 3 << 29, 200)}
 
 
+def warmed(measure: Callable[[], Result]) -> Result:
+    _warm_host_memory()
+    return measure()
+
+
 CHECKS: dict[str, Callable[[], Result]] = {
     "facts": device_facts.collect,
     "smoke": smoke,
@@ -190,6 +197,12 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "two-devices": device_pair.check,
     "two-driver": device_pair.ask_driver,
     "whole-two": device_pair.stopped,
+    "sharing-rates": sharing_jobs.rates,
+    "sharing-swap": lambda: warmed(sharing_jobs.filled),
+    "sharing-handles": lambda: warmed(sharing_jobs.handles),
+    "sharing-standstill": device_ranks.standstills,
+    "sharing-heartbeat": device_ranks.heartbeat,
+    "sharing-devices": device_ranks.moves,
     "soak": soak.piece,
     "endings": endings.piece,
 }

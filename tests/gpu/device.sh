@@ -12,6 +12,10 @@
 # needs two GPUs, as `shared-*`, `nccl`, `nccl-sockets`, `two-devices`, `two-driver` and `whole-two` do. `shared-training`
 # and `shared-inference`: jobs of PyTorch whose processes share device memory, 50 swaps each; what they compute must be a
 # bare run's. `nccl`: DDP with data that passes through host memory.
+# `sharing-*` need two GPUs as well, and are for ranks that share device memory. `sharing-rates`: collectives and communicators,
+# bare and under gcr. `sharing-swap`: swaps of 16 GiB a rank; `sharing-handles`: of many shared allocations.
+# `sharing-standstill`: 100 standstills at random instants. `sharing-heartbeat`: suspended for longer than PyTorch's watchdog
+# waits. `sharing-devices`: exchanged devices, then a failure at each step.
 # `python tests/gpu/compatibility.py OUT COMMIT` makes docs/compatibility.md of what they leave.
 # `cold10` restores ten minutes after its checkpoint: the first call begins it and leaves a process behind (in a session
 # of its own), later calls say how long is left, then bring the result. `soak` likewise: one training job, 1,000 swaps.
@@ -26,7 +30,7 @@ build=${GCR_DEVICE_BUILD:-$root/build/device}
 site=$build/site
 
 if [ $# -lt 2 ]; then
-  sed -n '2,20s/^# \{0,1\}//p' "$0"
+  sed -n '2,24s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 mkdir -p "$1" "$site"

@@ -75,7 +75,7 @@ def run(victim: Victim, world: World, folder: Path, lane: Lane, plan: Plan | Non
         result["version"], command = version(victim), program(victim, folder)
         _under_gcr(victim, plan, command, world, lane, shimmed)
         bare |= _bare(command, world, shimmed)
-        result["difference"] = _difference(shimmed.pop("output"), bare.pop("output"))
+        result["difference"] = difference(shimmed.pop("output"), bare.pop("output"))
     except Exception as error:  # one victim's must not be the others' end
         shimmed.pop("output", None)
         result["failed"] = f"{type(error).__name__}: {error}"[:6500]
@@ -188,7 +188,7 @@ def _rate(steps: Sequence[Step]) -> float | None:
     return (steps[-1].number - steps[0].number) / (steps[-1].at - steps[0].at)
 
 
-def _difference(shimmed: str, bare: str) -> str:
+def difference(shimmed: str, bare: str) -> str:
     """The first line that is not the same; empty if there is none."""
     one, other = bare.splitlines(), shimmed.splitlines()
     for number in range(max(len(one), len(other))):
