@@ -12,7 +12,7 @@
 # needs two GPUs, as `shared-*`, `nccl`, `nccl-sockets`, `two-devices`, `two-driver` and `whole-two` do. `shared-training`
 # and `shared-inference`: jobs of PyTorch whose processes share device memory, 50 swaps each; what they compute must be a
 # bare run's. `nccl`: DDP with data that passes through host memory.
-# `sharing-*` need two GPUs as well, and are for ranks that share device memory. `sharing-rates`: collectives and communicators,
+# `sharing-*` need two GPUs, and are for ranks that share device memory. `sharing-rates`: collectives and communicators,
 # bare and under gcr. `sharing-swap`: swaps of 16 GiB a rank; `sharing-handles`: of many shared allocations.
 # `sharing-standstill`: 100 standstills at random instants. `sharing-heartbeat`: suspended for longer than PyTorch's watchdog
 # waits. `sharing-devices`: exchanged devices, then a failure at each step.

@@ -101,7 +101,8 @@ def test_captures_forbid_and_invalidate(same):
 def test_a_stream_that_goes_while_it_takes_part_in_a_capture_leaves_it_whole(same, before):
     """NCCL destroys such a stream in each collective that is captured."""
     same([
-        "stream v", *before, "capture s 1", "join v s", "destroystream v", "endcapture s", "asyncalloc b 4096 s", "sync",
+        "stream v", *before, "capture s 1", "join v s", "destroystream v", "endcapture s", "asyncalloc b 4096 s",
+        "sync",
     ])  # fmt: skip
 
 
