@@ -175,12 +175,7 @@ SIM_API aclError aclrtSynchronizeEvent(aclrtEvent handle) {
     LOOK();
     LOCK();
     EVENT(event, handle);
-    uint64_t target = event->recorded;
-    event->references++;  // it may be destroyed while we wait
-    while (event->completed < target) sim_wait_progress_locked(SIM_FOREVER);
-    sim_result result = event->context->error;
-    sim_event_unreference(event);
-    return front_result(result);
+    return front_result(sim_event_synchronize(event));
 }
 
 SIM_API aclError aclrtEventElapsedTime(float* milliseconds, aclrtEvent start_handle, aclrtEvent end_handle) {

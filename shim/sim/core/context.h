@@ -119,6 +119,9 @@ struct sim_event {
     uint64_t recorded;   // records asked for so far
     uint64_t completed;  // the newest one that happened
     uint64_t time_ns;
+    bool shared;              // the records are those of the signal, and not the two above
+    bool opened;              // made by another process
+    struct sim_entry signal;
     struct sim_stream* captured_in;
     uint64_t captured_at;
     struct sim_capture* capture;  // recorded inside a capture, and only there
@@ -131,6 +134,10 @@ void sim_events_destroy_of(struct sim_context* context);
 sim_result sim_event_record(struct sim_event* event, struct sim_stream* stream);
 sim_result sim_event_wait(struct sim_stream* stream, struct sim_event* event);
 bool sim_event_done(const struct sim_event* event);
+sim_result sim_event_synchronize(struct sim_event* event);
+sim_result sim_event_share(struct sim_event* event);  // other processes may open its signal from here on
+sim_result sim_event_open(struct sim_context* context, unsigned flags, const struct sim_entry* signal,
+                          struct sim_event** event);
 
 // ---- work ---------------------------------------------------------------------------------------------------------
 struct sim_rows {  // a region: `height` rows of `width` bytes, `pitch` bytes apart

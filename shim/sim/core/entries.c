@@ -85,13 +85,17 @@ void sim_machine_begin_anew(void) {
     atomic_fetch_add(&renewals, 1);
 }
 
-static uint64_t own_key(void) {
+uint64_t sim_own_key(void) {
     static _Thread_local uint64_t key;
     static _Thread_local unsigned seen;
     unsigned now = atomic_load(&renewals);
     if (pid_in(key) != getpid() || seen != now) key = holder_key(getpid());  // a fork changes it, and a restore
     seen = now;
     return key;
+}
+
+bool sim_is_own_key(uint64_t key) {
+    return is_same(key, sim_own_key());
 }
 
 // One scan asks for each process once.
@@ -107,6 +111,10 @@ static enum life life_of(uint64_t key) {
     int pid = seen_as(key);
     if (!pid) return UNSEEN;
     return is_same(holder_key(pid), key) ? ALIVE : GONE;
+}
+
+bool sim_is_gone(uint64_t key) {
+    return life_of(key) == GONE;
 }
 
 static enum life is_alive(struct census* census, uint64_t key) {
@@ -204,7 +212,7 @@ static sim_result claim(unsigned device, uint64_t size, struct sim_entry* name) 
     name->generation = sim_table->next_generation++;
     *entry = (struct sim_table_entry){
         .generation = name->generation, .size = size, .device = device, .next_free = SIM_NO_ENTRY};
-    entry->holders[0] = entry->maker = own_key();
+    entry->holders[0] = entry->maker = sim_own_key();
     entry->state = SIM_ENTRY_LIVE;
     sim_table->used[device] += size;
     return SIM_OK;
@@ -290,7 +298,7 @@ sim_result sim_machine_import(int fd, struct sim_entry* name, unsigned* device, 
     sim_table_lock();
     struct sim_table_entry* entry = find_entry(&trailer.entry);
     if (entry && (*view = map_whole(fd, trailer.size))) {
-        add_holder(entry, own_key());
+        add_holder(entry, sim_own_key());
         *name = trailer.entry;
         *device = entry->device;
         *size = entry->size;
@@ -327,7 +335,7 @@ void sim_machine_let_go(const struct sim_entry* name) {
     sim_table_lock();
     struct sim_table_entry* entry = find_entry(name);
     if (entry) {
-        drop_holder(entry, own_key());
+        drop_holder(entry, sim_own_key());
         if (!entry->exported || nobody_holds(name->slot, entry)) free_slot(name->slot);
     }
     sim_table_unlock();

@@ -41,7 +41,7 @@ struct sim_config {
     uint32_t queue;          // operations that a stream takes before a call waits
 };
 
-struct sim_entry {  // names one physical allocation of the machine
+struct sim_entry {  // names one physical allocation of the machine, or one signal
     uint32_t slot;
     uint64_t generation;
 };
@@ -73,6 +73,16 @@ void sim_machine_copy_contents(const struct sim_entry* entry, void* to, const vo
 void sim_machine_begin_anew(void);
 // This process no longer holds the entry (its views are unmapped).
 void sim_machine_let_go(const struct sim_entry* entry);
+
+// ---- signals: the state of interprocess events, which all processes see --------------------------------------------
+// Records are numbered. A signal lives until its maker and all that opened it have let go, or are gone.
+sim_result sim_signal_make(uint64_t recorded, uint64_t completed, struct sim_entry* name);
+sim_result sim_signal_open(const struct sim_entry* name);  // SIM_INVALID_CONTEXT: in the process that made it
+void sim_signal_let_go(const struct sim_entry* name);
+uint64_t sim_signal_recorded(const struct sim_entry* name);  // the newest record, by whomever
+uint64_t sim_signal_record(const struct sim_entry* name);    // returns the number of a new one
+void sim_signal_complete(const struct sim_entry* name, uint64_t record);
+bool sim_signal_passed(const struct sim_entry* name, uint64_t record);  // also where its process ended before
 
 // For the files that show the machine: one writer at a time, and one process that looks again and again. No file has a
 // lock: CRIU would not save it. A process that dies holding one of these gives it up.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The machine's shared table, as it lies in the file. Private to machine.c and entries.c.
+// The machine's shared table, as it lies in the file. Private to machine.c, entries.c and signals.c.
 #ifndef GCR_SIM_TABLE_H
 #define GCR_SIM_TABLE_H
 
@@ -8,8 +8,8 @@
 
 #include "machine.h"
 
-enum { SIM_HOLDERS = 6, SIM_NO_ENTRY = 0xffffffff };
-#define SIM_TABLE_MAGIC 0x354d4953524347ull  // "GCRSIM5"
+enum { SIM_HOLDERS = 6, SIM_SIGNALS = 16384, SIM_NO_ENTRY = 0xffffffff };
+#define SIM_TABLE_MAGIC 0x364d4953524347ull  // "GCRSIM6"
 
 enum sim_entry_state { SIM_ENTRY_FREE = 0, SIM_ENTRY_LIVE = 1 };
 
@@ -24,6 +24,16 @@ struct sim_table_entry {
     uint64_t maker;                 // whom it counts for: who made it, until that one lets go; 0: nobody
 };
 
+struct sim_table_signal {
+    uint64_t generation;  // 0: free
+    uint64_t maker;       // keys
+    uint64_t recorder;    // of the newest record
+    uint64_t recorded;
+    uint64_t completed;
+    uint32_t references;
+    uint32_t reserved;
+};
+
 struct sim_table {
     uint64_t magic;
     struct sim_config config;
@@ -35,6 +45,8 @@ struct sim_table {
     uint32_t high;  // slots at or above were never used
     uint64_t next_generation;
     struct sim_table_entry entries[SIM_ENTRIES];
+    uint32_t next_signal;  // where the search for a free one begins
+    struct sim_table_signal signals[SIM_SIGNALS];
 };
 
 struct sim_trailer {  // in the page after the allocation's bytes
@@ -44,6 +56,11 @@ struct sim_trailer {  // in the page after the allocation's bytes
 };
 
 extern struct sim_table* sim_table;
+
+// Keys name processes: entries.c.
+uint64_t sim_own_key(void);
+bool sim_is_own_key(uint64_t key);
+bool sim_is_gone(uint64_t key);
 
 void sim_table_lock(void);
 void sim_table_unlock(void);

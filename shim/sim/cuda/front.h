@@ -47,6 +47,10 @@ static inline void front_unlock(const int* locked) {
         if (unsafe_) return front_result(unsafe_);              \
     } while (0)
 
+enum { EVENT_DISABLE_TIMING = 2, EVENT_INTERPROCESS = 4 };
+#define EVENT(event) \
+    if (!sim_object_is_locked(event, SIM_EVENT)) return CUDA_ERROR_INVALID_HANDLE
+
 #define DEVICE(ordinal) \
     if ((ordinal) < 0 || (unsigned)(ordinal) >= sim_device_count()) return CUDA_ERROR_INVALID_DEVICE
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Legacy interprocess memory: a blob names the physical allocation and the place in it.
+// Legacy interprocess memory and events. A blob names the physical allocation and the place in it, or a signal.
 #include <string.h>
 #include <unistd.h>
 
@@ -64,12 +64,39 @@ SIM_API CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
     return front_result(sim_allocation_close(pointer));
 }
 
+// ---- events -------------------------------------------------------------------------------------------------------
+// The errors and their order are those of an H100 (r580). There many a name of no event can be opened as well.
+struct event_blob {
+    uint64_t magic;
+    uint64_t slot;
+    uint64_t generation;
+};
+
+_Static_assert(sizeof(struct event_blob) <= sizeof(CUipcEventHandle), "the blob fits");
+
 SIM_API CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
     ENTER();
-    return CUDA_ERROR_NOT_SUPPORTED;
+    if (!handle) return CUDA_ERROR_INVALID_VALUE;
+    LOCK();
+    EVENT(event);
+    if (!(event->flags & EVENT_INTERPROCESS) || event->opened) return CUDA_ERROR_INVALID_HANDLE;
+    sim_result result = sim_event_share(event);
+    if (result) return front_result(result);
+    struct event_blob blob = {IPC_MAGIC, event->signal.slot, event->signal.generation};
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &blob, sizeof blob);
+    return CUDA_SUCCESS;
 }
 
 SIM_API CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
     ENTER();
-    return CUDA_ERROR_NOT_SUPPORTED;
+    struct event_blob blob;
+    memcpy(&blob, &handle, sizeof blob);
+    if (!event) return CUDA_ERROR_INVALID_VALUE;
+    LOCK();
+    CONTEXT(context);
+    if (blob.magic != IPC_MAGIC) return CUDA_ERROR_MAP_FAILED;
+    struct sim_entry signal = {(uint32_t)blob.slot, blob.generation};
+    sim_result result = sim_event_open(context, EVENT_INTERPROCESS | EVENT_DISABLE_TIMING, &signal, event);
+    return result == SIM_NOT_FOUND ? CUDA_ERROR_MAP_FAILED : front_result(result);
 }

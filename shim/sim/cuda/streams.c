@@ -216,7 +216,7 @@ SIM_API CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, u
 }
 
 // ---- events -------------------------------------------------------------------------------------------------------
-enum { EVENT_FLAGS = 7, EVENT_DISABLE_TIMING = 2, EVENT_INTERPROCESS = 4, WAIT_EXTERNAL = 1 };
+enum { EVENT_FLAGS = 7, WAIT_EXTERNAL = 1 };
 
 SIM_API CUresult cuEventCreate(CUevent* event, unsigned flags) {
     ENTER();
@@ -227,9 +227,6 @@ SIM_API CUresult cuEventCreate(CUevent* event, unsigned flags) {
     CONTEXT(context);
     return front_result(sim_event_create(context, flags, event));
 }
-
-#define EVENT(event) \
-    if (!sim_object_is_locked(event, SIM_EVENT)) return CUDA_ERROR_INVALID_HANDLE
 
 SIM_API CUresult cuEventDestroy_v2(CUevent event) {
     ENTER();
@@ -267,12 +264,7 @@ SIM_API CUresult cuEventSynchronize(CUevent event) {
     EVENT(event);
     if (event->capture) return front_result(sim_capture_check_event_locked(event));
     UNSAFE_IN_CAPTURE();
-    uint64_t record = event->recorded;
-    struct sim_context* context = event->context;
-    event->references++;  // another thread may destroy it meanwhile
-    while (event->completed < record) sim_wait_progress_locked(SIM_FOREVER);
-    sim_event_unreference(event);
-    return front_result(context->error);
+    return front_result(sim_event_synchronize(event));
 }
 
 SIM_API CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {

@@ -54,12 +54,7 @@ hipError_t sim_hipEventSynchronize(hipEvent_t event) {
     EVENT(event);
     if (event->capture) return front_result(sim_capture_check_event_locked(event));
     UNSAFE_IN_CAPTURE();
-    uint64_t record = event->recorded;
-    struct sim_context* context = event->context;
-    event->references++;  // another thread may destroy it meanwhile
-    while (event->completed < record) sim_wait_progress_locked(SIM_FOREVER);
-    sim_event_unreference(event);
-    return front_result(context->error);
+    return front_result(sim_event_synchronize(event));
 }
 
 hipError_t sim_hipEventElapsedTime(float* milliseconds, hipEvent_t start, hipEvent_t end) {
