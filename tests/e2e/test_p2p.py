@@ -140,7 +140,7 @@ def test_they_change_places_at_random_instants(machine: Machine, times: int) -> 
 # ---- what is connected later -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", some_of("asked", "cached", "legacy"))
+@pytest.mark.parametrize("way", some_of("asked", "cached", "legacy", "event"))
 def test_what_was_made_before_a_checkpoint_is_lent_after_a_restore_and_made_anew(machine: Machine, way: str) -> None:
     """Old descriptors and blobs lead to the memory as it is now; what came back by import is exported again."""
     group = Group.start(machine, ranks=2)

@@ -12,7 +12,7 @@ from gcr.protocol.agentwire import (
     StatusReply,
     UncoveredRecord,
 )
-from gcr.protocol.wire import MappingRecord, Reason
+from gcr.protocol.wire import MappingRecord, Reason, Refuse
 
 MiB = 1 << 20
 UUIDS = [bytes([number]) * 16 for number in range(3)]
@@ -161,6 +161,13 @@ def test_a_reason_only_a_newer_shim_knows_still_refuses_and_still_counts(tracker
     tracker.apply(status(uncovered=(UncoveredRecord(77, 1, 5, 1), UncoveredRecord(78, 0, 6, 1))))
     assert len(list(tracker.refusals())) == 1
     assert sum(tracker.uncovered().values()) == 11
+
+
+def test_what_counts_against_whole_processes_alone_is_apart_and_an_unknown_verdict_counts_against_all(tracker):
+    event, later = UncoveredRecord(Reason.IPC_EVENT, Refuse.WHOLE, 0, 2), UncoveredRecord(Reason.POOL, 3, 0, 1)
+    tracker.apply(status(uncovered=(event, later)))
+    assert list(tracker.refusals_of_whole()) == [Reason.IPC_EVENT]
+    assert list(tracker.refusals()) == [Reason.POOL]
 
 
 def test_the_generation_is_the_shim_s(tracker):

@@ -23,6 +23,7 @@ PREFIXES = {
     "ParkedFlag": "kParked",
     "SharedFlag": "kShared",
     "Reason": "kReason",
+    "Refuse": "kRefuse",
     "SnapshotStep": "kStep",
     "SnapshotPhase": "kSnapshot",
 }
@@ -93,8 +94,12 @@ def test_the_constants_agree(name):
 
 
 def test_the_reasons_that_the_shim_lets_pass_have_no_words_of_a_refusal():
-    body = COVERAGE.read_text().partition("bool must_refuse(Reason reason) {")[2].partition("\n}\n")[0]
-    assert {wire.Reason[snake(name)] for name in re.findall(r"case wire::kReason(\w+):", body)} == wire.CARRIED_REASONS
+    body = COVERAGE.read_text().partition("Refuse refuse_for(Reason reason) {")[2].partition("\n}\n")[0]
+    groups = re.findall(r"((?:\s*case wire::kReason\w+:)+)\s*return wire::(\w+);", body)
+    cases = {
+        answer: {wire.Reason[snake(name)] for name in re.findall(r"kReason(\w+)", names)} for names, answer in groups
+    }
+    assert cases == {"kRefuseNone": wire.CARRIED_REASONS, "kRefuseWhole": wire.WHOLE_REASONS}
     assert wire.CARRIED_REASONS | wire.REFUSED_REASONS | {wire.Reason.COUNT} == set(wire.Reason)
 
 

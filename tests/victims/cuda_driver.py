@@ -25,6 +25,7 @@ READ_WRITE = 3
 ATTACH_GLOBAL = 1
 NON_BLOCKING = 1
 DISABLE_TIMING = 2
+INTERPROCESS = 4
 HostFn = CFUNCTYPE(None, c_void_p)
 
 
@@ -73,6 +74,12 @@ class IpcMemHandle(Structure):
     _fields_: ClassVar = [("reserved", c_ubyte * 64)]
 
 
+class IpcEventHandle(Structure):
+    """CUipcEventHandle"""
+
+    _fields_: ClassVar = [("reserved", c_ubyte * 64)]
+
+
 Context = Stream = Event = Module = Function = c_void_p
 DevicePtr = Allocation = c_uint64
 driver = Library(
@@ -117,6 +124,8 @@ driver = Library(
         "cuIpcGetMemHandle": (out(IpcMemHandle), DevicePtr),
         "cuIpcOpenMemHandle_v2": (out(DevicePtr), IpcMemHandle, c_uint),
         "cuIpcCloseMemHandle": (DevicePtr,),
+        "cuIpcGetEventHandle": (out(IpcEventHandle), Event),
+        "cuIpcOpenEventHandle": (out(Event), IpcEventHandle),
         # work
         "cuStreamCreate": (out(Stream), c_uint),
         "cuStreamDestroy_v2": (Stream,),

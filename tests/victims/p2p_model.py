@@ -19,6 +19,7 @@ SIZES = {  # of a piece, by the way in which it is lent
     "asked": GRANULE,
     "twice": GRANULE,
     "cached": GRANULE,
+    "event": GRANULE,
     "queued": GRANULE,
     "legacy": GRANULE,
     "small": SMALL,

@@ -24,6 +24,7 @@ from p2p_model import HEAD, ROUNDS, SIDES, TAIL, WORDS, added, changed, half_of_
 from sharing import Piece, Sharing
 
 MOST_RESULTS = 64
+LONG_MS = 60  # of the work before a new piece is filled, which its borrower's stream waits for
 U32, U64 = ctypes.c_uint32, ctypes.c_uint64
 
 
@@ -44,6 +45,7 @@ class Rank:
         }
         self.sharing = Sharing(device, context, options.group, self.rank)
         self.pieces: dict[tuple[int, str], Piece] = {}
+        self.events: list[Any] = []  # of its own pieces. They outlive these: a borrower may still wait for them
         self.data = int(driver.cuMemAlloc_v2(WORDS * 8))
         self.results = int(driver.cuMemAlloc_v2(MOST_RESULTS * 8))
         self.places = int(driver.cuMemAlloc_v2(self.ranks * 8))
@@ -66,30 +68,45 @@ class Rank:
 
     def make(self, number: str, way: str) -> str:
         piece, word = self.sharing.lend(way)
-        self.set(piece.address, half_of_piece(self.rank, int(number)), piece.size)
+        if piece.event:
+            self.events.append(piece.event)
+            self.launch("spin", U32(LONG_MS))
+        self.set(piece.address, half_of_piece(self.rank, int(number)), piece.size, piece.event)
         self.pieces[int(number), "owner"] = piece
         return word
 
     def take(self, number: str, way: str, *words: str) -> str:
-        self.pieces[int(number), "borrower"] = self.sharing.take(way, words[self.rank - 1])
+        piece = self.pieces[int(number), "borrower"] = self.sharing.take(way, words[self.rank - 1])
+        self.wait(piece)
         return "ok"
 
     def drop(self, number: str, side: str) -> str:
+        driver.cuStreamSynchronize(self.stream)
         self.pieces.pop((int(number), side)).drop()
         return "ok"
 
     def close(self) -> None:
         for piece in (*self.pieces.values(), self.window, self.own):
             piece.drop()
+        for event in self.events:
+            driver.cuEventDestroy_v2(event)
 
     # ---- work -------------------------------------------------------------------------------------------------
 
     def launch(self, kernel: str, *values: Any) -> None:
         launch(self.kernels[kernel], 1, 1, self.stream, *values)
 
-    def set(self, address: int, half: int, size: int) -> None:
+    def set(self, address: int, half: int, size: int, event: Any = None) -> None:
+        """Others may read it once the event has happened; without an event, from here on."""
         driver.cuMemsetD32Async(address, half, size // 4, self.stream)
-        driver.cuStreamSynchronize(self.stream)  # others may read it from here on
+        if event:
+            driver.cuEventRecord(event, self.stream)
+        else:
+            driver.cuStreamSynchronize(self.stream)
+
+    def wait(self, piece: Piece) -> None:
+        if piece.event:
+            driver.cuStreamWaitEvent(self.stream, piece.event, 0)
 
     def held(self) -> list[tuple[str, Piece]]:
         """Returns the pieces in order, those of its own first where the number is the same."""
@@ -117,10 +134,15 @@ class Rank:
         for side, piece in self.held():
             if side == turn:
                 value = changed(self.epoch, self.rank, side)
+                if side == "borrower":
+                    self.wait(piece)
                 self.launch("add", U64(piece.mirror or piece.address), U64(HEAD), U64(value))
+                if side == "owner" and piece.event:
+                    driver.cuEventRecord(piece.event, self.stream)
 
     def digest(self) -> str:
         """Everything that it reaches."""
+        driver.cuStreamSynchronize(self.stream)
         tails = [(place + self.own.size - TAIL, TAIL) for place in self.at]
         pieces = [(piece.address, piece.size) for _, piece in self.held()]
         return sha256(b"".join(self.read(*each) for each in [(self.data, WORDS * 8), *tails, *pieces]))

@@ -6,6 +6,7 @@
 - `cached`: the owner keeps a descriptor, which borrowers take from its process (PyTorch's expandable segments).
 - `queued`: the descriptor is in a message that is not received yet.
 - `legacy`: by the legacy interprocess calls. `small`: the same of memory that shares its granule with other memory.
+- `event`: by these calls as well, with an interprocess event, which the owner records (PyTorch's multiprocessing).
 
 A borrower keeps no handle and no descriptor of what it has mapped.
 """
@@ -22,18 +23,21 @@ from typing import Any
 
 from cuda_driver import (
     DEVICE,
+    DISABLE_TIMING,
+    INTERPROCESS,
     PINNED,
     POSIX,
     READ_WRITE,
     AccessDesc,
     AllocationProp,
+    IpcEventHandle,
     IpcMemHandle,
     Location,
     driver,
 )
 from p2p_model import GRANULE, SIZES
 
-LEGACY = "legacy", "small"
+LEGACY = "legacy", "small", "event"
 ONLY_FLAG = 1  # of cuIpcOpenMemHandle
 PATIENCE = 60.0
 PIDFD_GETFD, SET_PTRACER, ANYBODY = 438, 0x59616D61, -1
@@ -42,12 +46,16 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass
 class Piece:
-    """Memory where this process has mapped it. Of its owner: the handle, and where it is mapped once more."""
+    """Memory where this process has mapped it. Of its owner: the handle, and where it is mapped once more.
+
+    event: of the owner, recorded behind what it does there; or opened by the borrower
+    """
 
     address: int
     size: int
     handle: int = 0
     mirror: int = 0
+    event: Any = None
     undo: list[Callable[[], object]] = field(default_factory=list)
 
     def drop(self) -> None:
@@ -98,7 +106,11 @@ class Sharing:
         if way in LEGACY:
             address = int(driver.cuMemAlloc_v2(SIZES[way]))
             piece = Piece(address, SIZES[way], undo=[lambda: driver.cuMemFree_v2(address)])
-            return piece, bytes(driver.cuIpcGetMemHandle(address)).hex()
+            word = bytes(driver.cuIpcGetMemHandle(address)).hex()
+            if way == "event":
+                piece.event = driver.cuEventCreate(DISABLE_TIMING | INTERPROCESS)
+                word += bytes(driver.cuIpcGetEventHandle(piece.event)).hex()
+            return piece, word
         handle = self.create()
         piece, word = self.mapped(handle), f"{self.rank}:{handle}"
         piece.handle = handle
@@ -149,9 +161,13 @@ class Sharing:
 
     def take(self, way: str, word: str) -> Piece:
         if way in LEGACY:
-            blob = IpcMemHandle.from_buffer_copy(bytes.fromhex(word))
-            address = int(driver.cuIpcOpenMemHandle_v2(blob, ONLY_FLAG))
-            return Piece(address, SIZES[way], undo=[lambda: driver.cuIpcCloseMemHandle(address)])
+            blobs = bytes.fromhex(word)
+            address = int(driver.cuIpcOpenMemHandle_v2(IpcMemHandle.from_buffer_copy(blobs), ONLY_FLAG))
+            piece = Piece(address, SIZES[way], undo=[lambda: driver.cuIpcCloseMemHandle(address)])
+            if way == "event":
+                event = piece.event = driver.cuIpcOpenEventHandle(IpcEventHandle.from_buffer_copy(blobs, 64))
+                piece.undo.append(lambda: driver.cuEventDestroy_v2(event))
+            return piece
         handle = self.handle(way, word)
         piece = self.mapped(handle)
         driver.cuMemRelease(handle)

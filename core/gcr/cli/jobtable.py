@@ -88,7 +88,9 @@ def device(process: ProcessInfo, width: int | None) -> str:
 
 def _notes(process: ProcessInfo) -> list[str]:
     """Returns the strategy where data is not handed over, and the reasons why some bytes are not covered."""
-    reasons = [f"{reason} {units.size(count)}" for reason, count in sorted(process.uncovered.items())]
+    reasons = [
+        f"{reason} {units.size(count)}" if count else reason for reason, count in sorted(process.uncovered.items())
+    ]
     return [*(["copyout"] if process.strategy == "copyout" else []), *reasons, *map(_shared, process.shared)]
 
 

@@ -57,6 +57,6 @@ def _what_took_the_driver_long(report: CheckpointReport) -> Iterator[str]:
     for row in rows:
         left.update(row.uncovered)
     if left.total() > MUCH_LEFT:
-        causes.append(f"copied {units.size(left.total())} itself, which gcr cannot move ({', '.join(sorted(left))})")
+        causes.append(f"copied {units.size(left.total())} itself, which gcr cannot move ({', '.join(sorted(+left))})")
     if causes and report.control_s is not None:
         yield f"  the driver took {text.seconds(report.control_s)} of that: it {', '.join(causes)}"

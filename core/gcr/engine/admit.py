@@ -16,8 +16,11 @@ SEEN_FROM_OUTSIDE = frozenset({"uncounted", "nccl", "verbs", "gdrcopy", "mig", "
 """Reasons that the shim does not report; docs/limitations.md has a section on each, as on each of REFUSED_REASONS."""
 
 
-def admit(targets: Sequence[Target]) -> None:
-    """Refuses processes that cannot be suspended. Raises WrongState, UnsupportedState; nothing was touched."""
+def admit(targets: Sequence[Target], whole: bool = False) -> None:
+    """Refuses processes that cannot be suspended. Raises WrongState, UnsupportedState; nothing was touched.
+
+    whole: they go into an image, and may end
+    """
     for target in targets:
         if target.process.state != State.RUNNING:
             state = target.process.state
@@ -27,6 +30,8 @@ def admit(targets: Sequence[Target]) -> None:
         refuse_stopped(target)
         refuse_moved(target)
         refuse_unsupported(target)
+        if whole:
+            refuse_as_a_whole(target)
 
 
 def refuse_moved(target: Target) -> None:
@@ -61,6 +66,16 @@ def refuse_unsupported(target: Target) -> None:
         raise unsupported(text, "verbs")
     for found in gdrcopy(target.pid):
         raise unsupported(f"process {target.pid} {found.detail}", found.reason)
+
+
+def refuse_as_a_whole(target: Target) -> None:
+    """Refuses state that is not known to come back with a process that has ended. Raises UnsupportedState.
+
+    The process must have been looked at.
+    """
+    for reason in target.books.reports.refusals_of_whole():
+        text = f"process {target.pid} {reason.why}, and whether they work after it has ended and come back is not known"
+        raise unsupported(text, reason_name(reason))
 
 
 def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
@@ -121,7 +136,7 @@ def refuse_nothing_to_move(targets: Sequence[Target]) -> None:
     stays = Counter[Reason]()
     for target in targets:
         stays.update(target.books.reports.uncovered())
-    if stays:
+    if stays := +stays:
         why = ", ".join(f"{reason_name(reason)}, {size / 2**20:.0f} MiB" for reason, size in stays.items())
         text = f"none of this job's device memory can be moved ({why}), and with --data-only nothing else would be"
         raise UnsupportedState(text, hint="gcr ps, and gcr doctor: is the vendor's runtime too old?")

@@ -14,7 +14,7 @@ from msgspec import Struct
 from gcr.drain import HandleSpec
 from gcr.errors import RolledBack
 from gcr.protocol.agentwire import ExportBatch, HandleRecord, IdList, MappingBatch, StatusReply
-from gcr.protocol.wire import MappingRecord, Reason
+from gcr.protocol.wire import MappingRecord, Reason, Refuse
 from gcr.units import dashed
 
 AllocationRecord = StatusReply | ExportBatch | MappingBatch | IdList
@@ -89,6 +89,10 @@ class AllocationTracker(Protocol):
         """Why the driver would take this process and never give it back; empty when it would."""
         ...
 
+    def refusals_of_whole(self) -> Sequence[Reason]:
+        """Returns what else speaks against a checkpoint after which the process may end."""
+        ...
+
 
 class ReportedAllocations:
     """The AllocationTracker. `name_device` makes a device's UUID, as its backend writes it, of the shim's 16 bytes."""
@@ -136,7 +140,11 @@ class ReportedAllocations:
 
     def refusals(self) -> Sequence[Reason]:
         listed = self._status.uncovered if self._status else ()
-        return [_reason(each.reason) for each in listed if each.refuse]
+        return [_reason(each.reason) for each in listed if each.refuse not in (Refuse.NONE, Refuse.WHOLE)]
+
+    def refusals_of_whole(self) -> Sequence[Reason]:
+        listed = self._status.uncovered if self._status else ()
+        return [_reason(each.reason) for each in listed if each.refuse == Refuse.WHOLE]
 
     def _apply_status(self, reply: StatusReply) -> None:
         fresh = {device.ordinal: self._name_device(device.uuid) for device in reply.devices}

@@ -168,9 +168,20 @@ class Reason(IntEnum):
     UNEXPORTABLE = 15
     GREEN_CONTEXT = 16, "uses green contexts"
     BEFORE_SHIM = 17
-    COUNT = 18, "uses something that only a newer gcr has a name for"  # their number, and what a newer shim counts
+    IPC_EVENT = 18, "has used interprocess events"
+    COUNT = 19, "uses something that only a newer gcr has a name for"  # their number, and what a newer shim counts
+
+
+class Refuse(IntEnum):
+    """The checkpoints that a Reason rules out. Any other value, which is a newer shim's, means all of them."""
+
+    NONE = 0
+    ALWAYS = 1
+    WHOLE = 2  # a checkpoint after which the process may end, and come back from an image
 
 
 CARRIED_REASONS = frozenset(reason for reason in Reason if not reason.why)
+WHOLE_REASONS = frozenset({Reason.IPC_EVENT})
+"""Such a process comes back in place. Whether it would after it has ended is not known."""
 REFUSED_REASONS = frozenset(Reason) - CARRIED_REASONS - {Reason.COUNT}
-"""The driver would take such a process and never give it back (docs/design.md)."""
+"""But for WHOLE_REASONS the driver would take such a process and never give it back (docs/design.md)."""

@@ -29,6 +29,7 @@ from gcr.protocol.codes import REFUSED_REASONS as REFUSED_REASONS
 from gcr.protocol.codes import REPLY as REPLY
 from gcr.protocol.codes import UNANSWERED_TYPES as UNANSWERED_TYPES
 from gcr.protocol.codes import VERSION as VERSION
+from gcr.protocol.codes import WHOLE_REASONS as WHOLE_REASONS
 from gcr.protocol.codes import AgentFlag as AgentFlag
 from gcr.protocol.codes import AgentPhase as AgentPhase
 from gcr.protocol.codes import ErrorCode as ErrorCode
@@ -36,6 +37,7 @@ from gcr.protocol.codes import FrameType as FrameType
 from gcr.protocol.codes import HandleFlag as HandleFlag
 from gcr.protocol.codes import ParkedFlag as ParkedFlag
 from gcr.protocol.codes import Reason as Reason
+from gcr.protocol.codes import Refuse as Refuse
 from gcr.protocol.codes import Role as Role
 from gcr.protocol.codes import SharedFlag as SharedFlag
 from gcr.protocol.codes import SnapshotPhase as SnapshotPhase

@@ -164,7 +164,7 @@ enum ParkedFlag {
     kParkedHelper = 2,  // a communication library's own thread
 };
 
-// Why bytes are not handed over. The driver carries some, slowly. With any other it would take the process and never
+// Why bytes are not handed over. The driver carries some, slowly. With most others it would take the process and never
 // give it back (docs/design.md): UncoveredRecord.refuse says so, and core/coverage.cpp which.
 enum Reason {
     kReasonPool = 1,  // stream-ordered allocation
@@ -172,8 +172,8 @@ enum Reason {
     kReasonCapture = 3,  // allocated inside a stream capture or graph
     kReasonManaged = 4,  // unified (UVM) memory
     kReasonMulticast = 5,
-    kReasonIpcExport = 6,  // cuIpcGetMemHandle / cuIpcGetEventHandle
-    kReasonIpcImport = 7,  // cuIpcOpenMemHandle / cuIpcOpenEventHandle
+    kReasonIpcExport = 6,  // cuIpcGetMemHandle / hipIpcGetEventHandle
+    kReasonIpcImport = 7,  // cuIpcOpenMemHandle / hipIpcOpenEventHandle
     kReasonShareableExport = 8,  // the program exported a handle itself
     kReasonShareableImport = 9,
     kReasonDmaBuf = 10,  // cuMemGetHandleForAddressRange
@@ -184,7 +184,15 @@ enum Reason {
     kReasonUnexportable = 15,  // the driver would not make this allocation exportable
     kReasonGreenContext = 16,  // green contexts and devices carved into resources
     kReasonBeforeShim = 17,  // allocated through a pointer the shim never saw
-    kReasonCount = 18,
+    kReasonIpcEvent = 18,  // cuIpcGetEventHandle / cuIpcOpenEventHandle: no bytes
+    kReasonCount = 19,
+};
+
+// The checkpoints that a Reason rules out. A daemon that does not know the value rules out all of them.
+enum Refuse {
+    kRefuseNone = 0,
+    kRefuseAlways = 1,
+    kRefuseWhole = 2,  // a checkpoint after which the process may end, and come back from an image
 };
 
 // ---- records ----------------------------------------------------------------------------------------------------
@@ -435,7 +443,7 @@ struct DeviceRecord {
 
 struct UncoveredRecord {
     uint32_t reason;  // Reason
-    uint32_t refuse;  // 1: a checkpoint must be refused
+    uint32_t refuse;  // Refuse
     uint64_t bytes;
     uint64_t count;
 };

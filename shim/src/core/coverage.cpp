@@ -38,16 +38,19 @@ Uncovered uncovered(Reason reason) {
             counters[reason].count.load(std::memory_order_relaxed)};
 }
 
-bool must_refuse(Reason reason) {
+// The driver would take a process with any reason of `default`, and never give it back.
+Refuse refuse_for(Reason reason) {
     switch (reason) {
         case wire::kReasonPool:
         case wire::kReasonArray:
         case wire::kReasonCapture:
         case wire::kReasonUnexportable:
         case wire::kReasonBeforeShim:
-            return false;
+            return wire::kRefuseNone;
+        case wire::kReasonIpcEvent:
+            return wire::kRefuseWhole;
         default:
-            return true;
+            return wire::kRefuseAlways;
     }
 }
 

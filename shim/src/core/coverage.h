@@ -12,6 +12,7 @@
 namespace gcr {
 
 using wire::Reason;
+using wire::Refuse;
 
 struct Uncovered {
     uint64_t bytes;
@@ -22,8 +23,8 @@ struct Uncovered {
 void add_uncovered(Reason reason, uint64_t bytes);
 void drop_uncovered(Reason reason, uint64_t bytes);
 Uncovered uncovered(Reason reason);
-bool must_refuse(Reason reason);  // the driver would take the process and never give it back
-void reset_coverage();            // in the child of a fork
+Refuse refuse_for(Reason reason);
+void reset_coverage();  // in the child of a fork
 
 }  // namespace gcr
 

@@ -17,7 +17,7 @@ uint32_t collect_uncovered(wire::UncoveredRecord* records) {
         Reason reason = static_cast<Reason>(i);
         Uncovered found = uncovered(reason);
         if (found.count == 0) continue;
-        records[count++] = {i, must_refuse(reason) ? 1u : 0u, found.bytes, found.count};
+        records[count++] = {i, static_cast<uint32_t>(refuse_for(reason)), found.bytes, found.count};
     }
     return count;
 }

@@ -2,6 +2,10 @@
 //
 // Legacy IPC. Memory of ours is lent, and handed over like the rest (device/lent.h). The driver makes handles for its own
 // memory alone, which is recorded from the first call on: what another process maps of it cannot be handed over.
+//
+// Interprocess events are the driver's, as all events are. They live on when the processes are checkpointed and restored
+// (H100, r580: all of them, or any one). Whether they do in processes that end and come back is not known, nor what the
+// driver keeps of an event that was destroyed. So a process that has used one has the reason for good.
 #include "cuda/carried.h"
 #include "cuda/contexts.h"
 #include "cuda/driver.h"
@@ -65,7 +69,7 @@ CUresult on_cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
 
 CUresult on_cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
     CUresult result = real::cuIpcGetEventHandle(pHandle, event);
-    if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonIpcExport, 0);
+    if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonIpcEvent, 0);
     return result;
 }
 
@@ -85,7 +89,7 @@ CUresult on_cuIpcCloseMemHandle(CUdeviceptr dptr) {
 
 CUresult on_cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle) {
     CUresult result = real::cuIpcOpenEventHandle(phEvent, handle);
-    if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonIpcImport, 0);
+    if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonIpcEvent, 0);
     return result;
 }
 

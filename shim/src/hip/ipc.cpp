@@ -2,6 +2,7 @@
 //
 // Legacy IPC. Memory of ours is lent, and handed over like the rest (device/lent.h). The runtime makes handles for its own
 // memory alone, which is recorded from the first call on: what another process maps of it cannot be handed over.
+// Its interprocess events are host memory that processes share. No device was asked whether they live on: refused.
 #include "device/lent.h"
 #include "hip/carried.h"
 #include "hooks/hip_calls.h"

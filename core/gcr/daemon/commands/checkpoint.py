@@ -308,7 +308,7 @@ class Attempt(Struct, frozen=True):
         if heard and not there:
             raise departures.ending(job)
         targets = [target_of(node, job, process, course.transaction) for process in there]
-        admit(targets)
+        admit(targets, whole=self.saving is not None)
         refuse_unheard_beside(job, self._heard, node.control(job.world), course.left)
         return targets
 

@@ -14,6 +14,7 @@ from gcr.daemon.commands.transaction import suspended
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.images.imaging import Imaging
 from gcr.daemon.jobs import Hold, Job
+from gcr.engine.admit import refuse_as_a_whole
 from gcr.engine.node import Course
 from gcr.engine.target import Target
 from gcr.errors import UnsupportedState, WrongState
@@ -74,6 +75,9 @@ def _targets(node: Coordinator, job: Job) -> list[Target]:
         raise departures.ending(job)
     targets = suspended(node, job, there)
     _refuse_contexts(targets)
+    for target in targets:
+        target.look()
+        refuse_as_a_whole(target)
     return targets
 
 
