@@ -111,6 +111,21 @@ struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
     unsigned int reserved[4];
 };
 
+struct CUDA_KERNEL_NODE_PARAMS {
+    CUfunction func;
+    unsigned int gridDimX;
+    unsigned int gridDimY;
+    unsigned int gridDimZ;
+    unsigned int blockDimX;
+    unsigned int blockDimY;
+    unsigned int blockDimZ;
+    unsigned int sharedMemBytes;
+    void** kernelParams;
+    void** extra;
+    CUkernel kern;
+    CUcontext ctx;
+};
+
 struct CUipcMemHandle {
     char reserved[64];
 };
@@ -144,7 +159,6 @@ struct CUDA_EXT_SEM_WAIT_NODE_PARAMS;
 struct CUDA_FABRIC_COPY_BATCH_OP;
 struct CUDA_GRAPH_INSTANTIATE_PARAMS;
 struct CUDA_HOST_NODE_PARAMS;
-struct CUDA_KERNEL_NODE_PARAMS;
 struct CUDA_KERNEL_NODE_PARAMS_v1;
 struct CUDA_LAUNCH_PARAMS;
 struct CUDA_MEMCPY2D;

@@ -100,6 +100,11 @@ def test_so_are_ranks_whose_kernel_has_no_known_name(machine: Machine) -> None:
     swap_while_it_runs(machine, 3, 2, "--collective", "peer_reduce", known=False)
 
 
+def test_so_are_ranks_whose_kernels_are_in_graphs(machine: Machine) -> None:
+    prepare(machine, 2)
+    swap_while_it_runs(machine, 6, 2, "--graphs")
+
+
 def test_so_are_ranks_whose_launches_wait_for_room_in_a_queue(machine: Machine) -> None:
     prepare(machine, 2, GCR_SIM_QUEUE="3")
     swap_while_it_runs(machine, 4, 2)

@@ -80,7 +80,7 @@ class IpcEventHandle(Structure):
     _fields_: ClassVar = [("reserved", c_ubyte * 64)]
 
 
-Context = Stream = Event = Module = Function = c_void_p
+Context = Stream = Event = Module = Function = Graph = GraphExec = c_void_p
 DevicePtr = Allocation = c_uint64
 driver = Library(
     "libcuda.so.1",
@@ -133,6 +133,12 @@ driver = Library(
         "cuStreamQuery": (Stream,),
         "cuStreamWaitEvent": (Stream, Event, c_uint),
         "cuStreamWaitValue32_v2": (Stream, DevicePtr, c_uint, c_uint),
+        "cuStreamBeginCapture_v2": (Stream, c_int),
+        "cuStreamEndCapture": (Stream, out(Graph)),
+        "cuGraphInstantiateWithFlags": (out(GraphExec), Graph, c_uint64),
+        "cuGraphDestroy": (Graph,),
+        "cuGraphLaunch": (GraphExec, Stream),
+        "cuGraphExecDestroy": (GraphExec,),
         "cuEventCreate": (out(Event), c_uint),
         "cuEventRecord": (Event, Stream),
         "cuEventDestroy_v2": (Event,),

@@ -12,7 +12,8 @@ borrower`, `word NUMBER` (by which rank 0's piece can be borrowed), `?`. A rank 
 import ctypes
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from os import getpid
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from p2p_model import HEAD, ROUNDS, SIDES, TAIL, WORDS, added, changed, half_of_
 from sharing import Piece, Sharing
 
 MOST_RESULTS = 64
+THREAD_LOCAL = 1  # mode of a capture
 LONG_MS = 60  # of the work before a new piece is filled, which its borrower's stream waits for
 U32, U64 = ctypes.c_uint32, ctypes.c_uint64
 
@@ -33,6 +35,7 @@ class Rank:
 
     def __init__(self, options: Any) -> None:
         self.rank, self.ranks, self.collective, self.epoch = options.rank, options.ranks, options.collective, 0
+        self.graphs: list[Any] | None = [] if options.graphs else None  # that are under way
         driver.cuInit(0)
         device = driver.cuDeviceGet(0 if options.one_device else self.rank)
         context = driver.cuDevicePrimaryCtxRetain(device)
@@ -117,17 +120,33 @@ class Rank:
         """Several rounds without a wait, then what came of them."""
         for turn in range(ROUNDS):
             self.epoch += 1
-            self.launch("add", U64(self.data), U64(WORDS), U64(added(self.epoch, self.rank)))
             self.change(SIDES[turn] if turn < len(SIDES) else "")
-            self.launch("spin", U32(1 + (3 * self.epoch + 2 * self.rank) % 4))
-            place = U32(self.rank), U32(self.ranks), U32(self.epoch)
-            self.launch(self.collective, U64(self.places), *place, U64(self.data), U32(WORDS))
+            with self.as_graph():
+                self.launch("add", U64(self.data), U64(WORDS), U64(added(self.epoch, self.rank)))
+                self.launch("spin", U32(1 + (3 * self.epoch + 2 * self.rank) % 4))
+                place = U32(self.rank), U32(self.ranks), U32(self.epoch)
+                self.launch(self.collective, U64(self.places), *place, U64(self.data), U32(WORDS))
         heads = [(piece.address, HEAD) for _, piece in self.held()]
         found = [(self.data, WORDS), *heads]
         for index, (address, words) in enumerate(found):
             self.launch("digest", U64(address), U64(words), U64(self.results + 8 * index))
         driver.cuStreamSynchronize(self.stream)
+        while self.graphs:
+            driver.cuGraphExecDestroy(self.graphs.pop())
         return sha256(self.read(self.results, 8 * len(found)))[:16]
+
+    @contextmanager
+    def as_graph(self) -> Iterator[None]:
+        """Launches what is done within the block as one graph, with --graphs."""
+        if self.graphs is None:
+            yield
+            return
+        driver.cuStreamBeginCapture_v2(self.stream, THREAD_LOCAL)
+        yield
+        graph = driver.cuStreamEndCapture(self.stream)
+        self.graphs.append(driver.cuGraphInstantiateWithFlags(graph, 0))
+        driver.cuGraphDestroy(graph)
+        driver.cuGraphLaunch(self.graphs[-1], self.stream)
 
     def change(self, turn: str) -> None:
         """Adds to pieces of its own or to borrowed ones, never both in one round."""
@@ -168,6 +187,7 @@ class Ranks:
         self.made: list[tuple[str, list[str]]] = []
         self.steps = 0
         more = [f"--group=group-{getpid()}", *(["--one-device"] if options.one_device else [])]
+        more += ["--graphs"] if options.graphs else []
         for name in ("ranks", "kernels", "collective", "meet"):
             more += [f"--{name}", str(getattr(options, name))]
         self.ranks = [begin(rank, more) for rank in range(options.ranks)]
@@ -245,6 +265,7 @@ def main() -> None:
     arguments.add_argument("--ranks", type=int, default=4)
     arguments.add_argument("--one-device", action="store_true")
     arguments.add_argument("--collective", default="cross_device_reduce_peers", help="or `peer_reduce`")
+    arguments.add_argument("--graphs", action="store_true", help="each round is a captured graph")
     arguments.add_argument(
         "--meet",
         choices=["asked", "twice", "cached", "legacy", "small"],

@@ -6,6 +6,7 @@ call.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count, groupby
@@ -54,7 +55,8 @@ class Closing(Struct):
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     reports: list[Report] = field(default_factory=list)
-    admitted: int = 0  # admissions so far
+    tiers: Counter[Tier] = field(default_factory=Counter)  # of the admissions so far
+    looks: int = 0
 
     def run(self) -> None:
         """Returns with every process quiesced. Else opens all gates, and raises Stuck, PeerGone, DriverError …"""
@@ -67,7 +69,14 @@ class Closing(Struct):
             self.open_all()
             raise
         took = (self.now() - began) * 1000
-        log.info("job %s: stands still after %.1f ms, %d admissions", self.job, took, self.admitted)
+        tiers = "".join(f", {number} {tier.name}" for tier, number in sorted(self.tiers.items()))
+        text = "job %s: stands still after %.1f ms, %d admissions in %d looks%s"
+        log.info(text, self.job, took, self.admitted, self.looks, tiers)
+
+    @property
+    def admitted(self) -> int:
+        """Returns the number of admissions so far."""
+        return self.tiers.total()
 
     def closed(self) -> bool:
         """Closes all gates and admits calls. Returns False where captures must end first. Raises Stuck."""
@@ -75,6 +84,7 @@ class Closing(Struct):
         past = Past(deadline=self.now() + self.left())
         for number in count(1):
             self.left()
+            self.looks += 1
             self.reports = self.look(number)
             match decide(self.reports, past, self.now(), self.rules):
                 case Done():
@@ -100,7 +110,7 @@ class Closing(Struct):
         """Has each process admit its part; several threads of one, one after another."""
         by_rank = groupby(sorted(step.admissions, key=lambda each: each.rank), key=lambda each: each.rank)
         side_by_side([partial(self._admit, rank, list(of)) for rank, of in by_rank], ALL)
-        self.admitted += len(step.admissions)
+        self.tiers.update(each.tier for each in step.admissions)
 
     def _admit(self, rank: int, admissions: Iterable[Admission]) -> None:
         gate = gate_of(next(each for each in self.targets if each.pid == rank))

@@ -95,6 +95,7 @@ struct sim_operation {
     struct sim_fence* fences;
     unsigned fence_count;
     bool graph_only;
+    const struct sim_function* function;  // of a kernel; null: something else
 };
 
 sim_result sim_stream_create(struct sim_context* context, unsigned flags, bool non_blocking, int priority,

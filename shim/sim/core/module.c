@@ -182,7 +182,6 @@ sim_result sim_function_param(const struct sim_function* function, size_t index,
 // ---- kernels ------------------------------------------------------------------------------------------------------
 struct kernel {
     struct sim_operation operation;
-    const struct sim_function* function;
     struct sim_grid grid;
     void* params[SIM_MAX_PARAMS];
     _Alignas(8) char bytes[];
@@ -220,7 +219,7 @@ static void run_kernel(struct sim_operation* operation, struct sim_stream* strea
     struct running running = {.launch = {.view = view, .stopping = stopping}, .stream = stream};
     memcpy(running.launch.grid, self->grid.grid, sizeof running.launch.grid);
     memcpy(running.launch.block, self->grid.block, sizeof running.launch.block);
-    self->function->entry(&running.launch, self->params);
+    operation->function->entry(&running.launch, self->params);
     sim_lock();
     for (unsigned i = 0; i < running.count; i++) sim_view_give_back_locked(&running.views[i]);
     sim_unlock();
@@ -243,7 +242,7 @@ struct sim_operation* sim_kernel_operation(struct sim_function* function, const 
     if (!made) return NULL;
     made->operation.run = run_kernel;
     made->operation.drop = drop_kernel;
-    made->function = function;
+    made->operation.function = function;
     made->grid = *grid;
     for (size_t i = 0; i < function->params[0]; i++) {
         size_t offset = 0, size = 0;

@@ -109,6 +109,32 @@ SIM_API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* coun
     return CUDA_SUCCESS;
 }
 
+enum { KERNEL_NODE = 0, HOST_NODE = 3 };
+
+// Nodes are not told apart but for kernels: what is none says that it is a host function.
+SIM_API CUresult cuGraphNodeGetType(CUgraphNode node, int* type) {
+    ENTER();
+    if (!node || !type) return CUDA_ERROR_INVALID_VALUE;
+    *type = ((struct sim_operation*)node)->function ? KERNEL_NODE : HOST_NODE;
+    return CUDA_SUCCESS;
+}
+
+struct kernel_node_params {
+    const struct sim_function* function;
+    unsigned grid[3], block[3], shared;
+    void **params, **extra;
+    const struct sim_function* kernel;
+    CUcontext context;
+};
+
+// But for the kernel everything is left out.
+SIM_API CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, struct kernel_node_params* params) {
+    ENTER();
+    if (!node || !params || !((struct sim_operation*)node)->function) return CUDA_ERROR_INVALID_VALUE;
+    *params = (struct kernel_node_params){.function = ((struct sim_operation*)node)->function};
+    return CUDA_SUCCESS;
+}
+
 SIM_API CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
     ENTER();
     if (!exec) return CUDA_ERROR_INVALID_VALUE;

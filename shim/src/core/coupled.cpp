@@ -38,6 +38,7 @@ constexpr uint32_t kStreams = 64;
 Lock learning;
 Kernel kernels[kKernels];
 uint32_t kernel_count = 0;
+std::atomic<bool> kernels_known{false};
 Function functions[kFunctions];
 Launches launches[kSignatures];
 std::atomic<uint64_t> streams[kStreams];  // a handle + 1, by first use
@@ -71,23 +72,50 @@ const Kernel* kernel_of(uint64_t function) {
     return found->kernel.load(std::memory_order_acquire);
 }
 
-// With the lock. A handle may come again for another kernel, once its module was unloaded.
+// The handle's own entry, or one that a handle without a kernel has left, or a free one; null where the table is full.
+Function* place_for(uint64_t handle) {
+    Function* left = nullptr;
+    for (uint32_t i = 0; i < kFunctions; i++) {
+        Function* entry = &functions[(mixed(handle) + i) & (kFunctions - 1)];
+        uint64_t there = entry->handle.load(std::memory_order_relaxed);
+        if (there == handle) return entry;
+        if (there == 0) return left != nullptr ? left : entry;
+        if (left == nullptr && entry->kernel.load(std::memory_order_relaxed) == nullptr) left = entry;
+    }
+    return left;
+}
+
+// With the lock. A handle may come again for another kernel, once its module was unloaded or its graph destroyed.
 void enter(uint64_t function, const Kernel* kernel) {
-    Function* place = place_of(functions, kFunctions, function, [](Function* each) { return &each->handle; });
+    Function* place = place_for(function);
     if (place == nullptr) return;
     place->kernel.store(kernel, std::memory_order_release);  // before the handle: who finds that finds this
     place->handle.store(function, std::memory_order_release);
 }
 
-const Kernel* make_kernel(const char* name) {
-    uint64_t hash = hash_of(name);
+const Kernel* make_kernel(uint64_t hash, const char* name) {
     for (uint32_t i = 0; i < kernel_count; i++)
         if (kernels[i].hash == hash) return &kernels[i];
     if (kernel_count == kKernels) return nullptr;
     Kernel* made = &kernels[kernel_count++];
     made->hash = hash;
     memcpy(made->name, name, strnlen(name, sizeof made->name));
+    kernels_known.store(true, std::memory_order_relaxed);
     return made;
+}
+
+void enter_coupled(uint64_t function, uint64_t hash, const char* name) {
+    Guard guard(learning);
+    const Kernel* kernel = make_kernel(hash, name);
+    if (kernel == nullptr) return;
+    enter(function, kernel);
+    watch_launches();
+}
+
+void enter_local(uint64_t function) {
+    if (kernel_of(function) == nullptr) return;
+    Guard guard(learning);
+    enter(function, nullptr);
 }
 
 // Those after the last one are one.
@@ -128,16 +156,8 @@ bool is_coupled_name(const char* name) {
 }
 
 void learn(uint64_t function, const char* name) {
-    if (name == nullptr || !is_coupled_name(name)) {
-        if (kernel_of(function) == nullptr) return;
-        Guard guard(learning);
-        return enter(function, nullptr);
-    }
-    Guard guard(learning);
-    const Kernel* kernel = make_kernel(name);
-    if (kernel == nullptr) return;
-    enter(function, kernel);
-    watch_launches();
+    if (name == nullptr || !is_coupled_name(name)) return enter_local(function);
+    enter_coupled(function, hash_of(name), name);
 }
 
 void learn_same(uint64_t function, uint64_t kernel) {
@@ -145,6 +165,22 @@ void learn_same(uint64_t function, uint64_t kernel) {
     if (known == nullptr && kernel_of(function) == nullptr) return;
     Guard guard(learning);
     enter(function, known);
+}
+
+void Content::add(uint64_t function, const char* driver_name) {
+    const Kernel* known = kernel_of(function);
+    if (known == nullptr && (driver_name == nullptr || !is_coupled_name(driver_name))) return;
+    hash += mixed(known != nullptr ? known->hash : hash_of(driver_name));
+    if (name == nullptr) name = known != nullptr ? known->name : driver_name;
+}
+
+bool any() {
+    return kernels_known.load(std::memory_order_relaxed);
+}
+
+void learn_graph(uint64_t graph, const Content& content) {
+    if (content.name == nullptr) return enter_local(graph);
+    enter_coupled(graph, mixed(content.hash), content.name);
 }
 
 uint64_t signature_of(const Call& call) {

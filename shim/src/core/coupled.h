@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Coupled kernels: their launches end only once other processes have made theirs. Known by their names when the program
-// looks them up; their launches are counted by signature, so that a daemon can tell which process is behind.
+// looks them up; their launches are counted by signature, so that a daemon can tell which process is behind. A graph that
+// holds one is launched as one.
 //
 // Signature  the kernel's name, and which of the streams with coupled launches its stream is, by first use: the same in
 //            every process of a communicator that all begin to use in one order.
@@ -21,6 +22,15 @@ namespace coupled {
 bool is_coupled_name(const char* name);
 void learn(uint64_t function, const char* name);  // of a kernel that the program looked up
 void learn_same(uint64_t function, uint64_t kernel);  // another handle of one
+
+// The coupled kernels of a graph, in any order.
+struct Content {
+    uint64_t hash = 0;  // 0: none
+    const char* name = nullptr;  // of the first one
+    void add(uint64_t function, const char* driver_name);  // of a kernel; its name where the driver tells it, else null
+};
+bool any();  // the program has looked one up; without one no graph has to be read
+void learn_graph(uint64_t graph, const Content& content);  // an executable one; with no content: forgets it
 
 uint64_t signature_of(const Call& call);  // 0: local
 void note(const Call& call);  // about to be made

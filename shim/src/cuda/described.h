@@ -8,6 +8,7 @@
 
 #include "abi/cuda.h"
 #include "core/call.h"
+#include "cuda/captures.h"
 
 namespace gcr {
 namespace cuda {
@@ -19,10 +20,16 @@ struct Described {
     Call operator()(P... arguments) const {
         Call call;
         (take(call, arguments), ...);
+        if (is_captured(call)) call.function = 0;  // its graph launches it
         return call;
     }
 
   private:
+    static bool is_captured(const Call& call) {
+        if (call.function == 0 || captures_in_progress() == 0) return false;
+        return may_capture(reinterpret_cast<CUstream>(call.stream), false);
+    }
+
     static constexpr size_t kStreamOfConfig = 32;  // in a CUlaunchConfig, after seven numbers
 
     // By each of its names a context's default stream is 0.
@@ -30,6 +37,7 @@ struct Described {
         call.stream = stream == legacy_stream() ? 0 : reinterpret_cast<uint64_t>(stream);
     }
     static void take(Call& call, CUfunction function) { call.function = reinterpret_cast<uint64_t>(function); }
+    static void take(Call& call, CUgraphExec graph) { call.function = reinterpret_cast<uint64_t>(graph); }
     static void take(Call& call, const CUlaunchConfig* config) {
         if (config == nullptr) return;
         CUstream stream;

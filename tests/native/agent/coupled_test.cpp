@@ -80,6 +80,37 @@ void a_handle_that_comes_again_for_another_kernel_is_that_one() {
     CHECK(coupled::signature_of({0x6000, 0x10}) == 0);
 }
 
+coupled::Content content_of(uint64_t one, const char* name, uint64_t other) {
+    coupled::Content content;
+    content.add(one, name);
+    content.add(kPlain, "add");
+    content.add(other, nullptr);
+    return content;
+}
+
+void a_graph_is_known_by_the_coupled_kernels_it_holds() {
+    CHECK(coupled::any());
+    coupled::learn_graph(0x7000, content_of(kReduce, nullptr, kGather));
+    coupled::learn_graph(0x7100, content_of(kGather, nullptr, kReduce));
+    coupled::learn_graph(0x7200, content_of(0x9999, kReduceName, kGather));  // a handle that was never looked up
+    coupled::learn_graph(0x7300, content_of(kReduce, nullptr, kReduce));
+    coupled::learn_graph(0x7400, content_of(kPlain, "add", 0));
+    uint64_t both = coupled::signature_of({0x7000, 0x10});
+    CHECK(both != 0 && both != coupled::signature_of({kReduce, 0x10}));
+    CHECK(coupled::signature_of({0x7100, 0x10}) == both && coupled::signature_of({0x7200, 0x10}) == both);
+    CHECK(coupled::signature_of({0x7300, 0x10}) != both && coupled::signature_of({0x7400, 0x10}) == 0);
+}
+
+void graphs_that_are_gone_leave_room() {
+    coupled::Content content = content_of(kReduce, nullptr, kGather);
+    for (uint64_t graph = 0x200000; graph < 0x200000 + 5000 * 16; graph += 16) {
+        coupled::learn_graph(graph, content);
+        CHECK(coupled::signature_of({graph, 0x10}) == coupled::signature_of({0x7000, 0x10}));
+        coupled::learn_graph(graph, {});
+        CHECK(coupled::signature_of({graph, 0x10}) == 0);
+    }
+}
+
 // By the gate, in a process that is watched.
 void launches_are_counted(uint64_t stream) {
     Call call{kReduce, stream};
@@ -143,6 +174,8 @@ int main() {
     a_signature_is_of_kernel_and_stream();
     another_handle_of_a_kernel_is_the_same();
     a_handle_that_comes_again_for_another_kernel_is_that_one();
+    a_graph_is_known_by_the_coupled_kernels_it_holds();
+    graphs_that_are_gone_leave_room();
     launches_are_counted(0x10);
     those_on_busy_streams_are_listed_until_the_stream_was_idle();
     threads_count_together();

@@ -130,6 +130,30 @@ def test_a_launch_that_waits_for_a_partner_is_named_and_its_partner_is_told_apar
     assert (gate.incomplete, gate.in_flight) == ([], 0)
 
 
+def test_a_graph_that_holds_such_a_launch_is_one(closed):
+    puppet, agent = closed
+    agent.close_gate(0)
+    puppet.must(
+        "capture s 1", "reduce m 0 1 s 2", "graph one s", "capture u 1", "reduce m 1 1 u 2", "graph other u",
+        "capture s 1", "fill a 1 s", "graph plain s", "launchgraph one s",
+    )  # fmt: skip
+    agent.close_gate()
+    puppet.must("thread t launchgraph other u", "thread v launchgraph plain u")
+    partner, plain = sorted(waiting(agent, 2), key=lambda each: not each.signature)
+    (stuck,) = agent.look().incomplete
+    assert (stuck.kernel, plain.signature) == ("cross_device_reduce", 0)
+    assert partner.signature not in (0, stuck.signature)  # of another stream
+    assert agent.admit(partner.thread) == 1
+    assert wait_for(lambda: not agent.look().busy)
+    agent.close_gate(0)
+    puppet.must(
+        "sync", "destroygraph other", "capture u 1", "fill a 2 u", "graph again u"
+    )  # with the same handle, likely
+    agent.close_gate()
+    puppet.must("thread w launchgraph again u")
+    assert [each.signature for each in waiting(agent)] == [0]
+
+
 def test_the_next_call_on_a_stream_that_waits_is_not_clear(closed):
     puppet, agent = closed
     agent.close_gate(0)

@@ -25,6 +25,7 @@ struct Puppet {
     std::map<std::string, CUcontext> contexts;
     std::map<std::string, void*> host;
     std::map<std::string, CUfunction> kernels;
+    std::map<std::string, CUgraphExec> graphs;
     std::map<std::string, int> files;
 };
 

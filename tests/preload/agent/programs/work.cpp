@@ -198,6 +198,30 @@ std::string end_capture(const Words& words) {
     return say((per_thread ? cuStreamEndCapture_ptsz : cuStreamEndCapture)(stream_of(words[1]), &graph));
 }
 
+std::string graph(const Words& words) {  // graph NAME STREAM: of what was captured there
+    CUgraph captured = nullptr;
+    CUgraphExec made = nullptr;
+    CUresult result = cuStreamEndCapture(stream_of(words[2]), &captured);
+    if (result == CUDA_SUCCESS) result = cuGraphInstantiateWithFlags(&made, captured, 0);
+    if (captured != nullptr) cuGraphDestroy(captured);
+    std::lock_guard<std::mutex> guard(puppet.lock);
+    if (result == CUDA_SUCCESS) puppet.graphs[words[1]] = made;
+    return say(result);
+}
+
+CUgraphExec graph_of(const std::string& name) {
+    std::lock_guard<std::mutex> guard(puppet.lock);
+    return puppet.graphs[name];
+}
+
+std::string launch_graph(const Words& words) {  // launchgraph NAME STREAM
+    return say(cuGraphLaunch(graph_of(words[1]), stream_of(words[2])));
+}
+
+std::string destroy_graph(const Words& words) {  // destroygraph NAME
+    return say(cuGraphExecDestroy(graph_of(words[1])));
+}
+
 std::string join(const Words& words) {  // join STREAM CAPTURING: it takes part, as by an event of the other
     CUevent event = nullptr;
     CUresult result = cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
@@ -246,5 +270,8 @@ void add_work_commands(std::map<std::string, Command>& commands) {
     commands["capture"] = begin_capture;
     commands["endcapture"] = end_capture;
     commands["join"] = join;
+    commands["graph"] = graph;
+    commands["launchgraph"] = launch_graph;
+    commands["destroygraph"] = destroy_graph;
     commands["capturemode"] = capture_mode;
 }
