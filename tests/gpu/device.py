@@ -200,7 +200,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "sharing-rates": sharing_jobs.rates,
     "sharing-swap": lambda: warmed(sharing_jobs.filled),
     "sharing-handles": lambda: warmed(sharing_jobs.handles),
-    "sharing-standstill": device_ranks.standstills,
+    "sharing-standstill": device_ranks.standstills_of_all,
     "sharing-heartbeat": device_ranks.heartbeat,
     "sharing-devices": device_ranks.moves,
     "soak": soak.piece,

@@ -14,7 +14,7 @@
 # bare run's. `nccl`: DDP with data that passes through host memory.
 # `sharing-*` need two GPUs, and are for ranks that share device memory. `sharing-rates`: collectives and communicators,
 # bare and under gcr. `sharing-swap`: swaps of 16 GiB a rank; `sharing-handles`: of many shared allocations.
-# `sharing-standstill`: 100 standstills at random instants. `sharing-heartbeat`: suspended for longer than PyTorch's watchdog
+# `sharing-standstill`: 60 standstills of each of three programs. `sharing-heartbeat`: suspended for longer than PyTorch's watchdog
 # waits. `sharing-devices`: exchanged devices, then a failure at each step.
 # `python tests/gpu/compatibility.py OUT COMMIT` makes docs/compatibility.md of what they leave.
 # `cold10` restores ten minutes after its checkpoint: the first call begins it and leaves a process behind (in a session

@@ -28,10 +28,10 @@ from gcr.rendezvous.client import Client
 
 JOB = "ranks"
 DDP = (sys.executable, str(VICTIMS / "distributed_victim.py"), "--hold")
-SAMPLES, GAP = 100, 0.1  # seconds at most from a sign of work to the next checkpoint
-ENOUGH = 60  # samples
+SAMPLES, GAP = 60, 0.1  # of a kind of program; seconds at most from a sign of work to the next checkpoint
+KINDS = ("ddp", "fsdp", "tensor")  # of distributed_victim.py
 MEDIAN_MS, LAST_MS = 30.0, 1000.0
-STANDS = re.compile(rf"job {JOB}: stands still after ([\d.]+) ms, (\d+) admissions")
+STANDS = re.compile(rf"job {JOB}: stands still after ([\d.]+) ms, (\d+) admissions(.*)")
 HEARTBEAT = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "10", "TORCH_NCCL_ENABLE_MONITORING": "1"}
 SUSPENDED_SECONDS = 30.0
 STEPS_AFTER = 3
@@ -42,6 +42,12 @@ INJECTED = faults.InjectedFault.code
 Result = dict[str, Any]
 Inject = Callable[[str], None]  # a rule of gcr.faults
 Act = Callable[[Held, Inject, Result], None]  # writes what it finds as it comes
+
+
+def standstills_of_all() -> Result:
+    """Standstills of each kind of program, each judged by itself."""
+    found = {kind: standstills([*DDP, "--kind", kind]) for kind in KINDS}
+    return {"ok": all(each["ok"] for each in found.values()), "kinds": found}
 
 
 def standstills(command: Sequence[str] = DDP, world: World | None = None, samples: int = SAMPLES) -> Result:
@@ -56,7 +62,7 @@ def standstills(command: Sequence[str] = DDP, world: World | None = None, sample
             inject("checkpoint.quiesced fail")
             if not failed_at(answer := asked("checkpoint"), "running"):
                 found["unexpected"].append(answer)
-        found.update(_judged(list(_told())[earlier:]))
+        found.update(_judged(list(_told())[earlier:], samples))
 
     return as_bare(command, world, act, lambda found: found["enough"] and found["met"] and not found["unexpected"])
 
@@ -64,18 +70,18 @@ def standstills(command: Sequence[str] = DDP, world: World | None = None, sample
 def _told() -> Iterator[Result]:
     """What the daemon's log says of each standstill."""
     for file in Path(os.environ["XDG_STATE_HOME"]).rglob("*.log"):
-        for ms, admissions in STANDS.findall(file.read_text(errors="replace")):
-            yield {"ms": float(ms), "admissions": int(admissions)}
+        for ms, admissions, how in STANDS.findall(file.read_text(errors="replace")):
+            yield {"ms": float(ms), "admissions": int(admissions), "how": how}
 
 
-def _judged(found: Sequence[Result]) -> Result:
+def _judged(found: Sequence[Result], samples: int) -> Result:
     took = sorted(each["ms"] for each in found)
     if not took:
         return {"enough": False, "met": False}
     last = took[min(len(took) - 1, round(0.99 * len(took)))]
     facts = {"median_ms": median(took), "p99_ms": last, "most_ms": took[-1]}
     met = facts["median_ms"] <= MEDIAN_MS and last <= LAST_MS
-    return {"standstills": list(found), **facts, "enough": len(took) >= ENOUGH, "met": met}
+    return {"standstills": list(found), **facts, "enough": len(took) == samples, "met": met}
 
 
 def heartbeat(command: Sequence[str] = DDP, world: World | None = None, seconds: float = SUSPENDED_SECONDS) -> Result:
