@@ -7,7 +7,7 @@ idle rank with calls at its gate is behind. Calls are admitted only where they b
 
     HELPER   calls of a communication library's own threads, while any device is busy
     PARTNER  a coupled call that another rank waits in, and has made more often than this one
-    WALK     local calls of threads with nothing unfinished before them, up to the next coupled one
+    WALK     local calls of threads with nothing unfinished before them but the walk's own, up to the next coupled one
     LEAD     one coupled call of such a thread: only the way through it leads to the missing part
     SPIN     any call: a kernel may wait for a later call of its own process
 

@@ -15,8 +15,8 @@
 //          that call. So is one that runs in the few instructions between a thread's count and its look, though that
 //          call may yet have to wait: a handler that calls the driver just then is not held back.
 // Parked   a thread that waits says which call it waits with; the agent may let one such thread through by its number.
-// Watched  a process that has coupled kernels (core/coupled.h) passes the slow way, open gate or not: the launches of
-//          these are counted there, so that the launch path of all others costs what it did.
+// Watched  the launches of a process that has coupled kernels (core/coupled.h) pass the slow way, open gate or not, and are
+//          counted there. Its other calls, and the launch path of all other processes, cost what they did.
 // Frozen   while the control state is with the driver's checkpoint no call at all may be inside the driver: r580 lets
 //          some through its own lock (cuStreamSynchronize) and the program dies of it. Calls that never enqueue carry
 //          a mark of their own, PassiveEntry, and wait only for that.
@@ -34,9 +34,9 @@ namespace gcr {
 
 enum Look : uint32_t {
     kGo = 0,
-    kLookCloser = 1,  // the gate is closed, or calls are frozen, or no thread fences for all
-    kFresh = 2,  // a slot that was told nothing yet
-    kWatch = 3,  // the gate is open, and launches of coupled kernels are counted
+    kWatch = 1,  // the gate is open, and launches of coupled kernels are counted: other calls go on
+    kLookCloser = 2,  // the gate is closed, or calls are frozen, or no thread fences for all
+    kFresh = 3,  // a slot that was told nothing yet
 };
 
 enum Parking : uint32_t {
@@ -99,13 +99,13 @@ __attribute__((always_inline)) inline void count_out(std::atomic<uint32_t>& coun
     count.store(count.load(std::memory_order_relaxed) - 1, std::memory_order_release);
 }
 
-// False: not counted, look closer.
-__attribute__((always_inline)) inline bool count_in(Slot* slot, std::atomic<uint32_t>& count) {
+// False: not counted, look closer. most: the last Look with which the call goes on.
+__attribute__((always_inline)) inline bool count_in(Slot* slot, std::atomic<uint32_t>& count, Look most) {
     uint32_t before = count.load(std::memory_order_relaxed);
     count.store(before + 1, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // pairs with the agent's process-wide fence
     // acquire: what the agent did before it let calls through is visible to them
-    if (__builtin_expect(slot->look.load(std::memory_order_acquire) == kGo, 1)) return true;
+    if (__builtin_expect(slot->look.load(std::memory_order_acquire) <= most, 1)) return true;
     count.store(before, std::memory_order_release);
     return false;
 }
@@ -121,7 +121,7 @@ class GateEntry {
     explicit GateEntry(Slowly, Call call = {}) : slot_(enter_gate_slowly(call)) {}
     // describe: makes the Call; asked only where the entry is slow.
     template <class Describe>
-    __attribute__((always_inline)) explicit GateEntry(Describe describe) : slot_(pass()) {
+    __attribute__((always_inline)) explicit GateEntry(Describe describe, bool launches) : slot_(pass(launches)) {
         if (__builtin_expect(slot_ == nullptr, 0)) slot_ = enter_gate_slowly(describe());
     }
     __attribute__((always_inline)) ~GateEntry() { leave(slot_); }
@@ -129,9 +129,10 @@ class GateEntry {
     GateEntry& operator=(const GateEntry&) = delete;
 
     // Null: not passed, make an entry.
-    __attribute__((always_inline)) static Slot* pass() {
+    __attribute__((always_inline)) static Slot* pass(bool launches = false) {
         Slot* slot = thread_slot;
-        if (__builtin_expect(slot == nullptr || !count_in(slot, slot->depth), 0)) return nullptr;
+        if (__builtin_expect(slot == nullptr || !count_in(slot, slot->depth, launches ? kGo : kWatch), 0))
+            return nullptr;
         slot->calls.store(slot->calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         return slot;
     }
@@ -149,15 +150,15 @@ class PassiveEntry {
     }
     explicit PassiveEntry(Slowly, Call = {}) : slot_(enter_passively_slowly()) {}
     template <class Describe>
-    __attribute__((always_inline)) explicit PassiveEntry(Describe) : PassiveEntry() {}
+    __attribute__((always_inline)) explicit PassiveEntry(Describe, bool) : PassiveEntry() {}
     __attribute__((always_inline)) ~PassiveEntry() { leave(slot_); }
     PassiveEntry(const PassiveEntry&) = delete;
     PassiveEntry& operator=(const PassiveEntry&) = delete;
 
     // Null: not passed, make an entry.
-    __attribute__((always_inline)) static Slot* pass() {
+    __attribute__((always_inline)) static Slot* pass(bool = false) {
         Slot* slot = thread_slot;
-        return __builtin_expect(slot != nullptr && count_in(slot, slot->passive), 1) ? slot : nullptr;
+        return __builtin_expect(slot != nullptr && count_in(slot, slot->passive, kWatch), 1) ? slot : nullptr;
     }
     __attribute__((always_inline)) static void leave(Slot* slot) { count_out(slot->passive); }
 
@@ -192,7 +193,7 @@ void close_gate();
 void open_gate();
 void pulse_gate();  // every parked thread makes one call, the gate stays closed for the next
 bool gate_is_closed();
-void watch_launches();  // by any thread: from here on every call passes the slow way
+void watch_launches();  // by any thread: from here on every launch passes the slow way
 
 // A thread that waits at the gate. `calls`: gated ones, this one included.
 struct Waiting {

@@ -11,6 +11,10 @@ namespace gcr {
 
 struct Undescribed {
     template <class... P>
+    static constexpr bool launches() {
+        return false;
+    }
+    template <class... P>
     Call operator()(P...) const {
         return {};
     }
@@ -23,12 +27,13 @@ template <class Entry, class Original, class Describe, class... P>
 __attribute__((always_inline)) inline auto call_inside(Original original, typename Original::Function slowly,
                                                        Describe describe, P... arguments) {
     constexpr size_t kInRegisters = 6;  // of an x86-64 call
+    constexpr bool kLaunches = Describe::template launches<P...>();
     if constexpr (sizeof...(P) > kInRegisters) {
-        Entry inside([&] { return describe(arguments...); });
+        Entry inside([&] { return describe(arguments...); }, kLaunches);
         return original(arguments...);
     } else {
         auto function = original.found();
-        Slot* slot = __builtin_expect(function != nullptr, 1) ? Entry::pass() : nullptr;
+        Slot* slot = __builtin_expect(function != nullptr, 1) ? Entry::pass(kLaunches) : nullptr;
         if (__builtin_expect(slot == nullptr, 0)) return slowly(arguments...);
         auto result = function(arguments...);
         Entry::leave(slot);

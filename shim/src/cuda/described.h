@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include <type_traits>
+
 #include "abi/cuda.h"
 #include "core/call.h"
 #include "cuda/captures.h"
@@ -16,6 +18,13 @@ namespace cuda {
 using namespace cuda_abi;
 
 struct Described {
+    // Whether a call with these parameters launches kernels.
+    template <class... P>
+    static constexpr bool launches() {
+        return ((std::is_same_v<P, CUfunction> || std::is_same_v<P, CUgraphExec> ||
+                 std::is_same_v<P, const CUlaunchConfig*>) ||
+                ...);
+    }
     template <class... P>
     Call operator()(P... arguments) const {
         Call call;

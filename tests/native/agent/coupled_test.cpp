@@ -116,8 +116,8 @@ void launches_are_counted(uint64_t stream) {
     Call call{kReduce, stream};
     CHECK(looks(gcr::kWatch));
     uint32_t before = coupled::launched(coupled::signature_of(call));
-    for (int i = 0; i < 3; i++) gcr::GateEntry in_flight([&] { return call; });
-    gcr::GateEntry local([] { return Call{kPlain, 0x10}; });
+    for (int i = 0; i < 3; i++) gcr::GateEntry in_flight([&] { return call; }, true);
+    gcr::GateEntry local([] { return Call{kPlain, 0x10}; }, true);
     CHECK(coupled::launched(coupled::signature_of(call)) == before + 3);
     CHECK(coupled::launched(0) == 0);
 }

@@ -21,7 +21,8 @@ std::atomic<int> made[3];
 void keep_calling(int index) {
     if (index == 1) prctl(PR_SET_NAME, "NCCL Progress 0");
     while (!stop) {
-        gcr::GateEntry in_flight([&] { return Call{index == 2 ? kReduce : 0, 0x10u + static_cast<uint64_t>(index)}; });
+        gcr::GateEntry in_flight([&] { return Call{index == 2 ? kReduce : 0, 0x10u + static_cast<uint64_t>(index)}; },
+                                 true);
         made[index]++;
     }
 }

@@ -135,14 +135,15 @@ std::string spin_until(const Words& words) {  // spinuntil NAME VALUE STREAM
     return say(launch("spin_until", stream_of(words[3]), parameters));
 }
 
-// reduce NAME RANK EPOCH STREAM [CALLS]: one of two ranks that meet in NAME, whose data follow; calls that do nothing first
+// reduce NAME RANK EPOCH STREAM [CALLS [MS]]: one of two ranks that meet in NAME, whose data follow; first calls that
+// take so long each
 std::string reduce(const Words& words) {
     uint64_t shared = memory_of(words[1]).address, data = shared + 2048;
     uint32_t rank = static_cast<uint32_t>(number(words[2])), epoch = static_cast<uint32_t>(number(words[3]));
-    uint32_t ranks = 2, count = 1, nothing = 0;
+    uint32_t ranks = 2, count = 1, ms = words.size() > 6 ? static_cast<uint32_t>(number(words[6])) : 0;
     for (uint64_t i = 0; words.size() > 5 && i < number(words[5]); i++) {
-        void* none[] = {&nothing};
-        launch("spin", stream_of(words[4]), none);
+        void* how_long[] = {&ms};
+        launch("spin", stream_of(words[4]), how_long);
     }
     void* parameters[] = {&shared, &rank, &ranks, &epoch, &data, &count};
     return say(launch("cross_device_reduce", stream_of(words[4]), parameters));
