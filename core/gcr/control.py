@@ -69,6 +69,19 @@ class MovesProcesses(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsReach(Protocol):
+    """A ControlState that knows which devices reach each other's memory. Needed where it MovesProcesses: without it a
+    move that parts devices fails in the driver, and is taken back."""
+
+    def reaches(self, device: str, peer: str) -> bool:
+        """Tells whether work on `device` can read and write memory of `peer`; both are UUIDs of present devices.
+
+        Touches nothing. Raises BackendMissing for a device that is not there.
+        """
+        ...
+
+
 class ControlState(Protocol):
     means: ControlMeans
     """With other means than DRIVER, only `phase` and `inspect` are called."""

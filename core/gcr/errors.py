@@ -152,8 +152,8 @@ class OwnerEnded(Refused):
 
 class WrongDevice(Refused):
     """`gcr restore --device` names a device that is not there, or of another model, or that the job does not use, or
-    two of its devices would meet on one: `gcr devices`, `gcr ps`. Or a job that was stopped used a device that this
-    machine does not have.
+    two of its devices would meet on one, or one would not reach the memory of another that it uses: `gcr devices`,
+    `gcr ps`. Or a job that was stopped used a device that this machine does not have.
     """
 
     code = "wrong_device"

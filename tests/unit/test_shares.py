@@ -14,7 +14,7 @@ from gcr.protocol.wire import ErrorCode, FrameType, SharedFlag
 
 NAME = (1 << 64) - 3
 RECORDS = [
-    SharedRecord(1, 10, 7, 5, devices=3, flags=SharedFlag.FOREIGN),
+    SharedRecord(1, 10, 7, 5, device=1, devices=3, flags=SharedFlag.FOREIGN),
     SharedRecord(2, 20, 8, pid=12),
     SharedRecord(2, 20, 9),
     SharedRecord(3, 30, 7, 6, flags=SharedFlag.FOREIGN),
@@ -51,7 +51,7 @@ def test_all_pages_are_read():
     channel = Channel(RECORDS)
     found = shares(channel)
     assert found.process == NAME
-    assert found.foreign == (Foreign(1, 10, 7, 5), Foreign(3, 30, 7, 6))
+    assert found.foreign == (Foreign(1, 10, 7, 5, device=1, devices=3), Foreign(3, 30, 7, 6))
     assert found.lent == (Lent(2, 8, 12), Lent(2, 9, 0))
     assert channel.asked == [(7, 0), (7, 2)]
     assert found.any

@@ -138,6 +138,9 @@ def test_quirks_belong_to_the_machine_not_to_the_process(tmp_path):
     assert machine.run(program) == ["True"]
 
 
-@pytest.mark.parametrize("setting", [{"QUIRKS": "leek"}, {"QUIRKS": "leak;noexport"}, {"HIP_VERSION": "seven"}])
+@pytest.mark.parametrize(
+    "setting",
+    [{"QUIRKS": "leek"}, {"QUIRKS": "leak;noexport"}, {"HIP_VERSION": "seven"}, {"NO_P2P": "0,1"}, {"NO_P2P": "1-1"}],
+)
 def test_a_setting_that_means_nothing_makes_no_machine(tmp_path, setting):
     assert HipMachine(tmp_path, **setting).run("say(code(hip.hipGetDeviceCount()))") == ["100"]

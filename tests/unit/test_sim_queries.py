@@ -109,3 +109,18 @@ def test_names_resolve_to_the_newest_abi_that_is_old_enough(machine: Machine) ->
     assert lines[0] == "True (0, 2)"
     assert [line.split()[-1] for line in lines[1:8]] == ["True"] * 7
     assert lines[8] == "True (0, 1, None)"
+
+
+def test_devices_that_do_not_reach_each_other(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, DEVICES=3, MEMORY=512 * MiB, NO_P2P="0-2,1-2")
+    program = """
+        first, _, third = (use(device) for device in range(3))
+        for device, peer in ((0, 1), (1, 0), (0, 2), (2, 0), (2, 1)):
+            say(device, peer, ck(cu.cuDeviceCanAccessPeer(device, peer)))
+        say(code(cu.cuCtxEnablePeerAccess(first, 0)))
+        address = mapped(create(2 * MiB), 2 * MiB)
+        access(address, 2 * MiB, 1)
+        try: access(address, 2 * MiB, 2)
+        except Exception as refused: say(refused.code)
+    """
+    assert machine.run(program) == ["0 1 1", "1 0 1", "0 2 0", "2 0 0", "2 1 0", "217", "101"]

@@ -43,7 +43,7 @@ _LOCK_GRACE_SECONDS = 1.0  # the driver times the lock itself; ours is only for 
 
 
 class NvidiaControl:
-    """Implements gcr.control.ControlState and MovesProcesses."""
+    """Implements gcr.control.ControlState, MovesProcesses and TellsReach."""
 
     means = ControlMeans.DRIVER
 
@@ -80,6 +80,9 @@ class NvidiaControl:
 
     def check_move(self, devices: Mapping[str, str]) -> None:
         moving.check(devices)
+
+    def reaches(self, device: str, peer: str) -> bool:
+        return moving.reaches(device, peer)
 
     def restore(self, pid: int, devices: Mapping[str, str], deadline: float) -> None:
         keep_alive: list[object] = []

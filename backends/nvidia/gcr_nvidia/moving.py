@@ -11,7 +11,8 @@ from typing import Any
 
 from gcr.errors import BackendMissing, DriverTooOld, UnsupportedState, WrongDevice
 from gcr_nvidia import devices, uuids
-from gcr_nvidia.driver import bindings
+from gcr_nvidia.driver import bindings, cuda
+from gcr_nvidia.memory import ordinal_of
 
 OLDEST_BRANCH = 580
 
@@ -39,6 +40,12 @@ def _check_pair(old: Any, new: Any) -> None:
     for device in (old, new):
         if devices.mig_enabled(device):
             raise UnsupportedState(f"{devices.uuid_of(device)} is in MIG mode", hint="docs/limitations.md#mig")
+
+
+def reaches(device: str, peer: str) -> bool:
+    """Tells whether work on one device can read and write memory of another. Raises BackendMissing, DriverError."""
+    one, other = (cuda.cuDeviceGet(ordinal_of(uuid)) for uuid in (device, peer))
+    return bool(cuda.cuDeviceCanAccessPeer(one, other))
 
 
 def restore_arguments(moves: Mapping[str, str], keep_alive: list[object]) -> Any:

@@ -26,6 +26,7 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("GCR_SIM_DRIVER", "the driver's version as the simulated NVML says it"),
     ("GCR_SIM_HIP_VERSION", "the version the simulated HIP runtime says it is, MAJOR.MINOR[.PATCH]"),
     ("GCR_SIM_CANN_VERSION", "the CANN release that the simulated Ascend runtime plays: 8.0, 8.5, 9.0 or 9.1"),
+    ("GCR_SIM_NO_P2P", "pairs of devices that do not reach each other's memory: 0-2,1-2"),
     ("GCR_SIM_QUIRKS", "what some real drivers do wrong: leak, leak-hard, noexport, elsewhere; comma-separated"),
     ("GCR_SIM_FAULTS", "faults the simulated driver makes on purpose; for tests"),
     ("GCR_FAULTS", "file with faults that gcr's own processes make on purpose; for tests"),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from gcr.backend import Backend
-from gcr.control import ControlState, MovesProcesses, NamesHolders, ProcessView
+from gcr.control import ControlState, MovesProcesses, NamesHolders, ProcessView, TellsReach
 from gcr.errors import GcrError, UnsupportedState
 from gcr.plugins import asked, load_backend
 from gcr.protocol.channel import Channel, Request
@@ -61,6 +61,7 @@ class ControlService:
                 ops.Means: lambda _asked, _fds, _request: Answer(ops.MeansUsed(self._control.means)),
                 ops.Holders: lambda asked, _fds, _request: Answer(self._holders(asked.device)),
                 ops.CheckMove: lambda asked, _fds, _request: self._check_move(asked.devices),
+                ops.Reaches: lambda asked, _fds, _request: Answer(self._reaches(asked.device, asked.peer)),
                 ops.Phase: lambda asked, _fds, _request: Answer(ops.PhaseSeen(self._control.phase(asked.pid))),
                 ops.Inspect: lambda asked, _fds, _request: Answer(inspected(self._control.inspect(asked.pid))),
                 ops.Lock: lambda asked, _fds, _request: self._control.lock(asked.pid, asked.deadline),
@@ -83,6 +84,11 @@ class ControlService:
             text = f"backend {self._name} brings processes back on the devices that they left, and on no others"
             raise UnsupportedState(text, hint="gcr restore without --device")
         control.check_move(devices)
+
+    def _reaches(self, device: str, peer: str) -> ops.ReachFound:
+        """Returns True where the vendor does not tell: its driver refuses what it cannot do."""
+        control = self._control
+        return ops.ReachFound(control.reaches(device, peer) if isinstance(control, TellsReach) else True)
 
 
 def inspected(view: ProcessView) -> ops.Inspected:

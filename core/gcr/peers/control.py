@@ -52,6 +52,10 @@ class ControlPeer(Struct):
         """
         self._call(ops.CheckMove(dict(devices)), LOOK_S)
 
+    def reaches(self, device: str, peer: str) -> bool:
+        """Tells whether work on `device` reaches memory of `peer`; True where the vendor does not tell."""
+        return self._call(ops.Reaches(device, peer), LOOK_S).reaches
+
     def holders(self, device: str) -> dict[int, int]:
         """Returns the pids that use a device, with their bytes; empty where the driver does not tell."""
         return self._call(ops.Holders(device), LOOK_S).holders

@@ -21,12 +21,17 @@ LIMIT = 1024  # records of one page
 
 
 class Foreign(Struct, frozen=True):
-    """Memory of another process that this one holds: its id here, its size, its owner's name, and its id there."""
+    """Memory of another process that this one holds: its id here, its size, its owner's name, and its id there.
+
+    device: the ordinal here of the device where it lies · devices: bit d: device ordinal d may read or write it here
+    """
 
     id: int
     size: int
     owner: int
     there: int
+    device: int = 0
+    devices: int = 0
 
 
 class Lent(Struct, frozen=True):
@@ -93,4 +98,4 @@ def _is_unknown(refusal: RolledBack) -> bool:
 
 
 def _foreign(record: SharedRecord) -> Foreign:
-    return Foreign(record.id, record.size, record.process, record.there)
+    return Foreign(record.id, record.size, record.process, record.there, record.device, record.devices)

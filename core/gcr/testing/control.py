@@ -8,7 +8,7 @@ import os
 import selectors
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import permutations, takewhile
 from typing import IO, ClassVar
 
 import pytest
@@ -17,7 +17,7 @@ from gcr.backend import Device
 from gcr.control import ControlMeans, ControlPhase
 from gcr.declarations import Declaration
 from gcr.devices import is_simulated
-from gcr.errors import DriverError
+from gcr.errors import BackendMissing, DriverError
 from gcr.processes import maps_contain, open_files
 from gcr.testing.contract import ContractBase, MakePeer
 from gcr.testing.drain import eventually
@@ -127,6 +127,16 @@ class InspectContract(ContractBase):
         view = control.call("inspect", victim.pid)
         assert (view.pid, view.phase, list(view.refusals)) == (victim.pid, ControlPhase.RUNNING, [])
         assert victim.digest() == before
+
+    def test_what_is_told_of_reach_is_of_devices_that_are_there(self, control: Peer) -> None:
+        """For a backend that tells: `TellsReach`."""
+        if not control.call("tells_reach"):
+            return
+        found = [device.uuid for device in control.call("devices")]
+        answers = [control.call("reaches", one, other) for one, other in permutations(found, 2)]
+        assert all(isinstance(answer, bool) for answer in answers)
+        with pytest.raises(BackendMissing):
+            control.call("reaches", found[0], "GPU-00000000-0000-0000-0000-00000000dead")
 
 
 class ControlContract(InspectContract):

@@ -150,7 +150,7 @@ SIM_API aclError aclrtDeviceCanAccessPeer(int32_t* can, int32_t device, int32_t 
     REQUIRE(can && device != peer);
     DEVICE(device);
     DEVICE(peer);
-    *can = 1;
+    *can = sim_device_reaches((unsigned)device, (unsigned)peer);
     return ACL_SUCCESS;
 }
 
@@ -159,6 +159,7 @@ static aclError set_peer(int32_t peer, bool enabled) {
     LOCK();
     CONTEXT(context);
     REQUIRE((unsigned)peer != context->device);
+    if (enabled && !sim_device_reaches(context->device, (unsigned)peer)) return front_result(SIM_NOT_SUPPORTED);
     uint32_t bit = 1u << peer;
     context->peers = enabled ? context->peers | bit : context->peers & ~bit;
     return ACL_SUCCESS;

@@ -256,6 +256,10 @@ sim_result sim_address_set_access(uintptr_t address, size_t size, unsigned devic
     struct sim_reservation* where = sim_reservation_find(address);
     size_t first, count;
     if (!where || where->internal || !whole_mappings(where, address, size, &first, &count)) return SIM_INVALID_VALUE;
+    for (size_t i = first; access && i < first + count; i++) {
+        const struct sim_mapping* mapping = (const struct sim_mapping*)where->mappings.items[i];
+        if (!sim_device_reaches(device, mapping->physical->device)) return SIM_INVALID_DEVICE;
+    }
     for (size_t i = first; i < first + count; i++)
         ((struct sim_mapping*)where->mappings.items[i])->access[device] = (uint8_t)access;
     return SIM_OK;

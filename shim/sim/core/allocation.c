@@ -166,6 +166,7 @@ static struct sim_allocation* find_opened(const struct sim_context* context, con
 
 static sim_result adopt(struct sim_context* context, struct sim_physical* physical, size_t offset, size_t size,
                         struct sim_allocation** allocation) {
+    if (!sim_device_reaches(context->device, physical->device)) return SIM_PEER_UNSUPPORTED;
     struct sim_allocation* made = make(context, size, SIM_ALLOCATION_IMPORTED);
     if (!made) return SIM_OUT_OF_MEMORY;
     made->device = physical->device;

@@ -50,6 +50,10 @@ unsigned sim_device_ordinal(unsigned real) {
     return 0;
 }
 
+bool sim_device_reaches(unsigned ordinal, unsigned peer) {
+    return sim_machine_reaches(real_devices[ordinal], real_devices[peer]);
+}
+
 // ---- the calling thread's stack -----------------------------------------------------------------------------------
 struct sim_context* sim_context_current(void) {
     return depth ? stack[depth - 1] : NULL;

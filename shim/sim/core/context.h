@@ -15,6 +15,7 @@ unsigned sim_device_ordinal(unsigned real);      // the inverse
 void sim_device_remap(const unsigned* real);     // after a restore on other devices; sim_device_count() long
 void sim_devices_show(const unsigned* real, unsigned count);
 bool sim_device_was_shown(unsigned real);  // when this process began
+bool sim_device_reaches(unsigned ordinal, unsigned peer);  // the peer's memory, or its own
 
 // ---- contexts ---------------------------------------------------------------------------------------------------
 struct sim_slab;

@@ -49,6 +49,21 @@ static bool quirks_from_environment(uint32_t* quirks) {
     return true;
 }
 
+// `0-2,1-2`. What is no list of pairs makes no machine, as a name that nobody knows.
+static bool pairs_from_environment(uint32_t apart[SIM_MAX_DEVICES]) {
+    const char* at = getenv("GCR_SIM_NO_P2P");
+    while (at && *at) {
+        unsigned one, other;
+        int length = 0;
+        if (sscanf(at, "%u-%u%n", &one, &other, &length) < 2 || (at[length] && at[length] != ',')) return false;
+        if (one >= SIM_MAX_DEVICES || other >= SIM_MAX_DEVICES || one == other) return false;
+        apart[one] |= 1u << other;
+        apart[other] |= 1u << one;
+        at += length + (at[length] == ',');
+    }
+    return true;
+}
+
 // MAJOR.MINOR[.PATCH] in the runtime's decimal packing.
 static bool hip_version_from_environment(uint32_t* version) {
     const char* text = getenv("GCR_SIM_HIP_VERSION");
@@ -110,6 +125,7 @@ static bool fill_table(struct sim_table* table) {
     if (table->magic) memset(table, 0, sizeof *table);  // left by a build with another layout
     table->config = configured();
     if (!quirks_from_environment(&table->config.quirks)) return false;
+    if (!pairs_from_environment(table->config.apart)) return false;
     if (!hip_version_from_environment(&table->config.hip_version)) return false;
     table->first_free = SIM_NO_ENTRY;
     table->next_generation = 1;
@@ -153,6 +169,10 @@ const struct sim_config* sim_machine_config(void) {
 
 bool sim_machine_has_quirk(enum sim_quirk quirk) {
     return sim_table->config.quirks & quirk;
+}
+
+bool sim_machine_reaches(unsigned device, unsigned peer) {
+    return !(sim_table->config.apart[device] >> peer & 1);
 }
 
 const char* sim_machine_directory(void) {

@@ -39,6 +39,7 @@ struct sim_config {
     uint32_t hip_version;    // as hipRuntimeGetVersion says it
     uint32_t number;         // of the machine, below 256: a part of its devices' UUIDs
     uint32_t queue;          // operations that a stream takes before a call waits
+    uint32_t apart[SIM_MAX_DEVICES];  // bit p of device d: neither reaches the memory of the other
 };
 
 struct sim_entry {  // names one physical allocation of the machine, or one signal
@@ -54,6 +55,7 @@ struct sim_holder {
 sim_result sim_machine_open(void);  // idempotent; creates the machine at first use
 const struct sim_config* sim_machine_config(void);
 bool sim_machine_has_quirk(enum sim_quirk quirk);
+bool sim_machine_reaches(unsigned device, unsigned peer);  // the peer's memory, or its own
 const char* sim_machine_directory(void);
 void sim_machine_uuid(unsigned device, uint8_t uuid[16]);
 void sim_machine_uuid_of(unsigned machine, unsigned device, uint8_t uuid[16]);  // of another one

@@ -8,7 +8,7 @@ SIM_API CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer)
     if (!can) return CUDA_ERROR_INVALID_VALUE;
     DEVICE(device);
     DEVICE(peer);
-    *can = device != peer;
+    *can = device != peer && sim_device_reaches((unsigned)device, (unsigned)peer);
     return CUDA_SUCCESS;
 }
 
@@ -20,7 +20,8 @@ SIM_API CUresult cuDeviceGetP2PAttribute(int* value, int attribute, CUdevice dev
     DEVICE(device);
     DEVICE(peer);
     if (device == peer) return CUDA_ERROR_INVALID_DEVICE;
-    *value = attribute == P2P_ACCESS_SUPPORTED || attribute == P2P_ATOMIC_SUPPORTED;
+    bool told = attribute == P2P_ACCESS_SUPPORTED || attribute == P2P_ATOMIC_SUPPORTED;
+    *value = told && sim_device_reaches((unsigned)device, (unsigned)peer);
     return CUDA_SUCCESS;
 }
 
@@ -37,6 +38,7 @@ SIM_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     CUresult result = check_peer(peer);
     if (result) return result;
     if (peer->device == context->device) return front_result(SIM_PEER_UNSUPPORTED);
+    if (!sim_device_reaches(context->device, peer->device)) return front_result(SIM_PEER_UNSUPPORTED);
     if (context->peers >> peer->device & 1) return front_result(SIM_PEER_ALREADY_ENABLED);
     context->peers |= 1u << peer->device;
     return CUDA_SUCCESS;

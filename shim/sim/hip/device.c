@@ -247,7 +247,7 @@ hipError_t sim_hipDeviceCanAccessPeer(int* can, int device, int peer) {
     if (!can) return hipErrorInvalidValue;
     DEVICE(device);
     DEVICE(peer);
-    *can = device != peer;
+    *can = device != peer && sim_device_reaches((unsigned)device, (unsigned)peer);
     return hipSuccess;
 }
 
@@ -257,6 +257,7 @@ hipError_t sim_hipDeviceEnablePeerAccess(int peer, unsigned int flags) {
     LOCK();
     CONTEXT(context);
     if ((unsigned)peer == current) return hipErrorInvalidDevice;
+    if (!sim_device_reaches(current, (unsigned)peer)) return front_result(SIM_PEER_UNSUPPORTED);
     if (context->peers >> peer & 1) return hipErrorPeerAccessAlreadyEnabled;
     context->peers |= 1u << peer;
     return hipSuccess;
@@ -276,7 +277,8 @@ hipError_t sim_hipDeviceGetP2PAttribute(int* value, hipDeviceP2PAttr attribute, 
     DEVICE(device);
     DEVICE(peer);
     if (device == peer) return hipErrorInvalidDevice;
-    *value = attribute == hipDevP2PAttrAccessSupported || attribute == hipDevP2PAttrNativeAtomicSupported;
+    bool told = attribute == hipDevP2PAttrAccessSupported || attribute == hipDevP2PAttrNativeAtomicSupported;
+    *value = told && sim_device_reaches((unsigned)device, (unsigned)peer);
     return hipSuccess;
 }
 

@@ -80,3 +80,10 @@ def refusal(control: Peer, moves: Mapping[str, str]) -> type[GcrError]:
     with pytest.raises(GcrError) as refused:
         control.call("check_move", moves)
     return type(refused.value)
+
+
+def test_which_devices_reach_each_other(environment: Mapping[str, str]) -> None:
+    with Peer(BACKEND, {**environment, "GCR_SIM_DEVICES": "3", "GCR_SIM_NO_P2P": "0-2"}) as control:
+        first, second, third = uuids(control)
+        assert control.call("reaches", first, second) and control.call("reaches", third, second)
+        assert not control.call("reaches", first, third) and not control.call("reaches", third, first)

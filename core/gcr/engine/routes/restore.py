@@ -16,12 +16,14 @@ from gcr.engine.steps.load import Load
 from gcr.engine.steps.map import Map
 from gcr.engine.steps.memory import MakeMemory
 from gcr.engine.steps.open import decide, open_all
+from gcr.engine.steps.reach import CheckReach
 
 
 def plan_of(restore: Restore) -> Plan:
     steps: list[Step] = [
         Begin(restore),
         Join(restore),
+        CheckReach(restore),
         MakeMemory(restore),
         *([Load(restore, restore.image)] if restore.image else []),
         BringBack(restore),

@@ -56,6 +56,19 @@ class CheckMove(Operation[Nothing], frozen=True):
     devices: dict[str, str]
 
 
+class ReachFound(Struct, frozen=True):
+    reaches: bool
+
+
+class Reaches(Operation[ReachFound], frozen=True):
+    """Asks if work on `device` reaches memory of `peer`; both are UUIDs."""
+
+    op = "reaches"
+
+    device: str
+    peer: str
+
+
 class PhaseSeen(Struct, frozen=True):
     phase: ControlPhase
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 
 from gcr.backend import Backend
-from gcr.control import ControlMeans, ControlPhase, ControlState, MovesProcesses, ProcessView
+from gcr.control import ControlMeans, ControlPhase, ControlState, MovesProcesses, ProcessView, TellsReach
 
 CALL_SECONDS = 20.0
 
@@ -42,6 +42,13 @@ class Control:
     def check_move(self, devices: Mapping[str, str]) -> None:
         assert isinstance(self._control, MovesProcesses)
         self._control.check_move(devices)
+
+    def tells_reach(self) -> bool:
+        return isinstance(self._control, TellsReach)
+
+    def reaches(self, device: str, peer: str) -> bool:
+        assert isinstance(self._control, TellsReach)
+        return self._control.reaches(device, peer)
 
     def restore(self, pid: int, devices: Mapping[str, str], deadline: float) -> None:
         self._control.restore(pid, devices, deadline)
