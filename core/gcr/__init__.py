@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     )
     from gcr.library.calls import attach, images, jobs, restore, run, swap
     from gcr.library.job import Job
+    from gcr.losterrors import NotLost, ProcessLost
 
 __all__ = [
     "AddressTaken",
@@ -129,6 +130,7 @@ __all__ = [
     "NotDeviceMemory",
     "NotDumped",
     "NotDurable",
+    "NotLost",
     "NotOurs",
     "NotRead",
     "NotRestored",
@@ -136,6 +138,7 @@ __all__ = [
     "OwnerEnded",
     "PeerGone",
     "ProcessInfo",
+    "ProcessLost",
     "ProcessReport",
     "Refused",
     "Report",
@@ -186,7 +189,8 @@ def _home(name: str) -> str:
         return "api.listings"
     if name.endswith("Report"):
         return "api.reports"
-    return "errors" if name in vars(importlib.import_module("gcr.errors")) else "imageerrors"
+    homes = ("errors", "losterrors", "imageerrors")
+    return next(home for home in homes if name in vars(importlib.import_module(f"gcr.{home}")))
 
 
 def __dir__() -> list[str]:

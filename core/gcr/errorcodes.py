@@ -1,6 +1,7 @@
 """Every error of gcr by its code: a process rebuilds from it an error that crossed a socket."""
 
-import gcr.imageerrors  # noqa: F401  # a subclass is found once its module is loaded
+import gcr.imageerrors  # a subclass is found once its module is loaded
+import gcr.losterrors  # noqa: F401
 from gcr.errors import GcrError
 
 

@@ -14,13 +14,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from reported import job_info, process
 
 import gcr
-from gcr import errors, imageerrors
+from gcr import errors, imageerrors, losterrors
 from gcr.api.listings import ImageInfo, JobInfo
 from gcr.errors import GcrError, UsageError
 from gcr.library.arguments import check_stream, checked_environment, checked_folder, words_of
 
 
-@pytest.mark.parametrize("module", [errors, imageerrors])
+@pytest.mark.parametrize("module", [errors, losterrors, imageerrors])
 def test_every_error_is_exported(module: ModuleType) -> None:
     kinds = {name for name, kind in inspect.getmembers(module, inspect.isclass) if issubclass(kind, GcrError)}
     assert kinds <= set(gcr.__all__)

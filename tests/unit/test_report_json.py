@@ -271,7 +271,7 @@ WHOLE = job_info(
     ("command", "path", "answer"),
     [
         ("checkpoint", (), checkpointed(**IMAGE, wall_s=1.0)),
-        ("restore", (), restored(wall_s=1.0, processes_s={"made": 1.0})),
+        ("restore", (), restored(wall_s=1.0, processes_s={"made": 1.0}, without=(4711,))),
         ("swap", ("out",), checkpointed(**IMAGE, wall_s=1.0)),
         ("swap", ("in",), restored(wall_s=1.0)),
         ("ps", ("jobs", "[]"), WHOLE),

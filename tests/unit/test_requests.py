@@ -95,6 +95,7 @@ REQUESTS = [
     CheckpointRequest(target="llm", image="warm", container=True),
     RestoreRequest(target="llm", image="warm", container="{}"),
     RestoreRequest(target="llm", image="warm", store="/s", devices={"0": "1"}),
+    RestoreRequest(target="llm", without=(4711, 4712)),
     SwapRequest(out="llm", back=4711, data_only=True, devices={"0": "1"}),
     StopRequest(force=True),
     HandOverRequest(version="9.9", wire=3),
@@ -117,6 +118,7 @@ def test_what_was_not_asked_for_is_not_sent_and_no_name_has_changed() -> None:
         "store",
         "encrypted",
         "devices",
+        "without",
         "container",
     }
 

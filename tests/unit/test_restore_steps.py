@@ -19,10 +19,11 @@ from gcr.engine.steps.load import Load
 from gcr.engine.steps.map import Map
 from gcr.engine.steps.memory import MakeMemory
 from gcr.engine.transaction import Transaction
-from gcr.errors import DriverGone, Lost, NoRoom, PeerGone, RolledBack
+from gcr.errors import DriverError, DriverGone, Lost, NoRoom, PeerGone, RolledBack
 from gcr.job.decisions import DecisionRecord, ProcessDecision
 from gcr.job.process import Process
 from gcr.job.states import State, Way
+from gcr.losterrors import ProcessLost
 from gcr.peers.shares import NOTHING
 from gcr.processes import identify
 from gcr.protocol.operations.worker import Moved
@@ -68,6 +69,7 @@ class Made:
         node = Recorder("node", self.said)
         node.config, node.journal = Config(), Recorder("journal", self.said, **answers)
         node.warm_worker = lambda *_: self.worker
+        target.node = node
         known = ProcessDecision(1, identity.start_time, {DEVICE: SIZE}, {DEVICE: 5})
         decision = DecisionRecord("llm", 7, "data_only" if data_only else "checkpoint", 0.0, (known,), "nvidia", False)
         self.restore = Restore("llm", [target], decision, node, Course("restore", 8, 60.0), image)  # type: ignore
@@ -276,14 +278,33 @@ def test_an_agent_that_lost_its_connection_is_waited_for(monkeypatch):
 
 @pytest.mark.parametrize(("error", "state"), [(Lost("gone"), State.LOST), (PeerGone("no"), State.SUSPENDED)])
 def test_a_job_is_lost_where_its_driver_says_so(error, state):
-    made = Made()
-
-    class Fails:
-        def do(self, _undo: Any) -> None:
-            raise error
-
-    begin = Begin(made.restore)
+    made = Made(thaw=error)
     with pytest.raises(type(error)):
-        Plan(made.restore, [begin, Fails()]).prepare()
+        Plan(made.restore, [Begin(made.restore), BringBack(made.restore)]).prepare()
     assert made.process.state == state
-    assert made.said == ["target.forget_copy"]
+    assert made.said[-1] == "target.forget_copy"
+    assert ("journal.amend" in made.said) == (state is State.LOST)
+    assert ("control.freeze_again" in made.said) == (state is State.SUSPENDED)
+
+
+def test_the_driver_loses_a_process_as_it_is_frozen_again():
+    made = Made(give_from_workers=PeerGone("no"), freeze_again=Lost("gone"))
+    with pytest.raises(PeerGone):
+        Plan(made.restore, [Begin(made.restore), BringBack(made.restore)]).prepare()
+    assert made.process.state == State.LOST
+    assert "journal.amend" in made.said
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "state"),
+    [(Lost("gone"), ProcessLost, State.LOST), (DriverError("no"), DriverError, State.SUSPENDED)],
+)
+def test_the_others_stay_suspended_and_the_error_says_how_they_come_back(error, raised, state):
+    made, other = Made(thaw=error), Made()
+    other.target.pid = 2
+    made.restore.targets = [made.target, other.target]
+    with pytest.raises(raised) as caught:
+        Plan(made.restore, [Begin(made.restore), BringBack(made.restore)]).prepare()
+    assert (made.process.state, other.process.state) == (state, State.SUSPENDED)
+    assert "gcr restore llm --without 1" in caught.value.hint
+    assert "journal.amend" in made.said

@@ -211,7 +211,7 @@ def test_an_edge_tells_its_undo():
         ("running suspended", "restoring"),
         ("running data_suspended exited", "restoring"),
         ("running lost", "lost"),
-        ("exited lost suspended", "lost"),
+        ("exited lost suspended", "suspended"),
     ],
 )
 def test_the_state_of_a_job(states, expected):

@@ -88,28 +88,35 @@ class CheckpointReport(Report, frozen=True, kw_only=True):
         return [*super()._absent(), *(() if self.image else _OF_AN_IMAGE)]
 
 
-class RestoreReport(Report, frozen=True, kw_only=True):
-    """A restore. `phases_s`: as of a checkpoint.
-
-    processes_s: of a job that was stopped, how its processes came back before: the end of each phase, in seconds from
-    the command's begin
-    """
+class Refill(Report, frozen=True, kw_only=True):
+    """The bytes that came back, and their rates."""
 
     bytes: int
     refill_s: float
     refill_bytes_per_s: float | None
     control_s: float | None
     link_bytes_per_s: float | None
+
+
+class RestoreReport(Refill, frozen=True, kw_only=True):
+    """A restore. `phases_s`: as of a checkpoint.
+
+    processes_s: of a job that was stopped, how its processes came back before: the end of each phase, in seconds from
+    the command's begin
+    without: pids that the driver did not give back, and that were ended
+    """
+
     total_s: float
     cold: bool
     streamed: bool  # bytes came from an image window by window, and were nowhere whole in host memory
     phases_s: Mapping[str, float] = field(default_factory=dict)
     moved: Mapping[str, str]  # devices by UUID: what it left, and where it came back instead
     processes_s: Mapping[str, float] = field(default_factory=dict)
+    without: tuple[int, ...] = ()
     wall_s: float = 0.0
 
     def _absent(self) -> Collection[str]:
-        return [*super()._absent(), *(() if self.processes_s else ("processes_s",))]
+        return [*super()._absent(), *(name for name in ("processes_s", "without") if not getattr(self, name))]
 
 
 class SwapReport(Answer, frozen=True, kw_only=True):

@@ -145,6 +145,7 @@ class RestoreRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fie
     """`devices`: other ones to come back on, old to new, as `gcr devices` names them.
 
     container: the text of `container.json` in the image, where a container's runtime has the processes
+    without: pids that the driver does not give back: these end, and the others come back
     """
 
     op = "restore"
@@ -152,6 +153,7 @@ class RestoreRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fie
     container: str | None = None
 
     devices: dict[str, str] = field(default_factory=dict)
+    without: tuple[int, ...] = ()
 
 
 class SwapRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):

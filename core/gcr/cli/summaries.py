@@ -14,8 +14,9 @@ MUCH_PINNED = 1 << 30  # bytes: it takes some 15 ms, and 35 to come back
 def of_restore(report: RestoreReport) -> str:
     cold = ", the worker's context made anew" if report.cold else ""
     where = "".join(f", {old} ▸ {new}" for old, new in report.moved.items())
+    lost = "".join(f", without process {pid}" for pid in report.without)
     amount = units.size(report.bytes)
-    return f"{report.job} runs again after {text.seconds(report.total_s)} ({amount}{cold}{where})"
+    return f"{report.job} runs again after {text.seconds(report.total_s)} ({amount}{cold}{where}{lost})"
 
 
 def of_checkpoint(report: CheckpointReport) -> str:

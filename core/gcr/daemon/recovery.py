@@ -55,6 +55,8 @@ class Recovery:
             return None
         if process.waits:  # there is nothing to bring anywhere
             return None
+        if process.state == State.LOST and job.decision is not None:
+            return None
         found = process.look()
         status = found.status
         at_rest = process.state in (State.SUSPENDED, State.DATA_SUSPENDED) and job.turn.settled.is_set()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from gcr.control import ControlMeans, ControlPhase
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.ended import note_job_end
+from gcr.daemon.giving_up import end_given_up
 from gcr.daemon.jobs import Job
 from gcr.daemon.recall import recall_labels, recall_program
 from gcr.daemon.worlds import recorded_world
@@ -35,6 +36,7 @@ POLL = 0.05  # seconds
 def load_journal(node: Coordinator, recover: Callable[[Job], object]) -> None:
     """Adds the jobs of the journal whose processes live. `recover` begins the recovery of one."""
     for record in node.journal.records():
+        end_given_up(record)
         job = Job(record.job, token="", world=recorded_world(record))
         take_in(job, record)
         if not job.processes:

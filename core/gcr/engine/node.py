@@ -14,7 +14,7 @@ from gcr.config import Config
 from gcr.engine.joint import Located
 from gcr.errors import DeadlinePassed, Interrupted, RolledBack, UnsafeRuntime
 from gcr.faults import reach
-from gcr.job.decisions import DecisionRecord, ProcessDecision
+from gcr.job.decisions import DecisionRecord, ProcessDecision, Unreturned
 from gcr.job.journal import Journal
 from gcr.peers.control import ControlPeer
 from gcr.peers.worker import WorkerPeer
@@ -103,6 +103,12 @@ def amend(journal: Journal, job: str, change: Callable[[ProcessDecision], Proces
     """Changes the facts about processes in a decision, which stands. Raises RolledBack as `decide` does."""
     with _written(job):
         journal.amend(job, lambda record: replace(record, processes=tuple(map(change, record.processes))))
+
+
+def note(journal: Journal, job: str, found: Unreturned) -> None:
+    """Notes a process that did not come back in the decision, which stands. Raises RolledBack as `decide` does."""
+    with _written(job):
+        journal.amend(job, lambda record: record.noting(found))
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.unrecorded import decision_of
-from gcr.errors import DriverGone
+from gcr.engine.unreturned import lose
+from gcr.errors import DriverGone, Lost
 from gcr.job.decisions import DecisionRecord
 from gcr.job.states import State, Way
 from gcr.protocol.wire import AgentFlag, AgentPhase
@@ -52,7 +53,7 @@ def recover(
         node.journal.forget(job)  # every gate is open: the restore was complete but for this
         return "kept running"
     decided = {known.pid for known in decision.processes}
-    suspend = partial(_suspend, decision=decision)
+    suspend = partial(_suspend_or_lose, decision=decision)
     side_by_side(partial(_or_depart, suspend, target, node) for target in targets if target.pid in decided)
     return "suspended"
 
@@ -86,6 +87,14 @@ def _roll_on(target: Target, node: Node) -> None:
     target.process.settle(State.RUNNING)
     target.process.copied_out = False
     quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
+
+
+def _suspend_or_lose(target: Target, node: Node, decision: DecisionRecord) -> None:
+    """Does as `_suspend`; a process that its driver will not give back is lost, and the others can come back."""
+    try:
+        _suspend(target, node, decision)
+    except Lost:
+        lose(target)
 
 
 def _suspend(target: Target, node: Node, decision: DecisionRecord) -> None:

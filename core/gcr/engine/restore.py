@@ -9,7 +9,7 @@ from gcr.engine.node import Course, Node
 from gcr.engine.orphaned import Orphaned
 from gcr.engine.progress import Copy
 from gcr.engine.target import Target
-from gcr.errors import Lost
+from gcr.engine.unreturned import process_lost
 from gcr.job.decisions import DecisionRecord
 from gcr.job.states import State
 from gcr.protocol.operations.worker import Moved
@@ -53,7 +53,8 @@ class Restore(Struct):
             target.forget_copy()
 
     def tell_what_is_left(self, error: Exception) -> None:
-        """Records that a job is lost, once its driver has said so."""
-        if isinstance(error, Lost):
-            for target in self.targets:
-                target.process.settle(State.LOST)
+        """Raises ProcessLost where the driver has lost some of the processes, and the others are suspended again."""
+        left = [target.process for target in self.targets if not target.process.departed]
+        lost = [process.identity.pid for process in left if process.state == State.LOST]
+        if lost and len(lost) < len(left):
+            raise process_lost(self.job, lost) from error

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Any, Self
 
 from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from gcr.errors import UsageError
 from gcr.processes import ProcessIdentity
@@ -40,6 +41,13 @@ class ProcessDecision(Struct, frozen=True):
         return cls(**{**body, "lent_to": tuple(body.get("lent_to", ()))})
 
 
+class Unreturned(Struct, frozen=True):
+    """A process that its driver did not give back. `given_up`: it is to be ended, and never to come back."""
+
+    pid: int
+    given_up: bool = False
+
+
 class KeptImage(Struct, frozen=True):
     """The image that alone has a job's bytes, and its store, by its whole path. Both are empty if it is unknown.
 
@@ -58,6 +66,7 @@ class DecisionRecord(Struct, frozen=True):
     `environment`: what leads a worker to the job's (simulated) driver.
     `image`: where its bytes are, if they are in no host memory.
     `devices`: those of the machine, by UUID and model, of a job that another machine may bring back.
+    `unreturned`: those that the driver did not give back in a restore that failed.
     `away`: the job's token while its agents and supervisor stay away, for a container's runtime to save them.
     """
 
@@ -72,6 +81,19 @@ class DecisionRecord(Struct, frozen=True):
     image: KeptImage | None = None
     devices: tuple[tuple[str, str], ...] = ()
     away: str = ""
+    unreturned: tuple[Unreturned, ...] = ()
+
+    @property
+    def given_up(self) -> frozenset[int]:
+        """Returns the pids of processes that are to be ended, and never to come back."""
+        return frozenset(each.pid for each in self.unreturned if each.given_up)
+
+    def noting(self, found: Unreturned) -> Self:
+        """Returns the record with what is known of a process that did not come back."""
+        former = {each.pid: each for each in self.unreturned}
+        before = former.pop(found.pid, found)
+        noted = Unreturned(found.pid, before.given_up or found.given_up)
+        return replace(self, unreturned=(*former.values(), noted))
 
     @property
     def is_without_image(self) -> bool:
@@ -105,6 +127,7 @@ class DecisionRecord(Struct, frozen=True):
             user = kept.get("user")
             facts["image"] = KeptImage(**{**kept, "user": (user[0], user[1]) if user else None})
         facts["devices"] = tuple((uuid, model) for uuid, model in body.get("devices", ()))
+        facts["unreturned"] = tuple(Unreturned(**each) for each in body.get("unreturned", ()))
         return cls(**{**body, **facts})
 
 

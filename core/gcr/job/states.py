@@ -206,13 +206,13 @@ _OFF = frozenset({_S.SUSPENDED, _S.DATA_SUSPENDED})
 def job_state(states: Iterable[State]) -> State:
     """Returns the state of a job from those of its processes: never further than its slowest process.
 
-    One lost process makes the job lost. Exited ones do not count while others live. A job that runs in part and is
-    suspended in part is `restoring`: only a restore makes it whole. No process at all is `exited`.
+    One lost process makes the job lost, unless all others are suspended: these can come back without it. Exited ones
+    do not count while others live. A job that runs in part and is suspended in part is `restoring`: only a restore
+    makes it whole. No process at all is `exited`.
     """
-    present = set(states)
-    if _S.LOST in present:
-        return _S.LOST
-    living = present - {_S.EXITED}
+    living = set(states) - {_S.EXITED}
+    if _S.LOST in living:
+        return _S.SUSPENDED if living == {_S.LOST, _S.SUSPENDED} else _S.LOST
     return next(iter(living), _S.EXITED) if len(living) < 2 else _mixed(living)
 
 

@@ -138,12 +138,15 @@ class Job:
         *,
         timeout: float | None = None,
         devices: Mapping[str | int, str | int] | None = None,
+        without: Sequence[int] = (),
         image: str | None = None,
         store: str | os.PathLike[str] | None = None,
         key_file: str | os.PathLike[str] | None = None,
         key_command: str | None = None,
     ) -> RestoreReport:
         """Bring it back in place. `devices`: other ones to come back on, old to new, as `gcr devices` names them.
+
+        `without`: pids of processes that the driver does not give back: these end, and the others come back.
 
         `image`: with the bytes of this one, made at the checkpoint where it is still suspended; its store and key as
         of `checkpoint`. Raises GcrError; `state` says what became of the job.
@@ -155,6 +158,7 @@ class Job:
             store=_store(image, store),
             encrypted=bool(key_file or key_command),
             devices={str(old): str(new) for old, new in (devices or {}).items()},
+            without=tuple(without),
         )
         return self._ask(request, RestoreReport, _key(image, key_file, key_command, timeout))
 

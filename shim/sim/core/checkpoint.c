@@ -135,6 +135,7 @@ static sim_result restore(const struct sim_service_request* request) {
     sim_lock();
     result = doomed ? SIM_OPERATING_SYSTEM : recreate_locked();
     sim_unlock();
+    if (!result) result = sim_fault("checkpoint.recreated");
     if (!result) sim_front_restored();
     atomic_store(&state, result ? SIM_PROCESS_FAILED : SIM_PROCESS_LOCKED);
     return result;

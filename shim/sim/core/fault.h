@@ -5,7 +5,8 @@
 //     function[@pid]:n:action       separated by newlines, blanks, commas or semicolons; `#` to the end of the line
 //
 // `function` is a driver function with or without its version suffix, or a step of the checkpoint service in the
-// target (checkpoint.lock, checkpoint.checkpoint, checkpoint.copied, checkpoint.restore, checkpoint.unlock).
+// target (checkpoint.lock, checkpoint.checkpoint, checkpoint.copied, checkpoint.restore, checkpoint.recreated,
+// checkpoint.unlock). Failed at checkpoint.copied or checkpoint.recreated, the driver never gives the process back.
 // `n` counts that process's calls since it first saw the rule; `n+` also hits every later call; `*` every call.
 // `action` is fail=<the vendor's number>, delay=<ms>, die (SIGKILL to itself), or hang.
 #ifndef GCR_SIM_FAULT_H

@@ -53,6 +53,13 @@ def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str
     help="The job of this image, with the image's bytes.",
 )
 @click.option(
+    "--without",
+    metavar="PID",
+    multiple=True,
+    type=click.IntRange(min=1),
+    help="End this process, which the driver does not give back, and bring back the others; again for more.",
+)
+@click.option(
     "--attach",
     is_flag=True,
     help="Stay the parent of a job that was stopped, as `gcr run` does, and return its program's code.",
@@ -65,6 +72,7 @@ def command(
     targets: Sequence[Target],
     devices: dict[str, str],
     image: str | None,
+    without: Sequence[int],
     attach: bool,
     store: str | None,
 ) -> int:
@@ -81,6 +89,8 @@ def command(
         raise UsageError("either jobs, or --image NAME", hint="gcr restore llm, or gcr restore --image warm")
     if devices and len(targets) > 1:
         raise UsageError("--device is for one job: another may use other devices", hint=f"gcr restore {targets[0]}")
+    if without and len(targets) > 1:
+        raise UsageError("--without is for one job", hint=f"gcr restore {targets[0]}")
     if attach and not image:
         raise UsageError("--attach is for a job that was stopped, with --image NAME")
     found = asked(options, store, partial(revivable, image)) if image else None
@@ -95,6 +105,7 @@ def command(
         store=store_of(image, store),
         encrypted=options.key_named,
         devices=devices,
+        without=tuple(without),
         container=(found.contained or None) if found else None,
     )
     all_of_them = [replace(request, target=each) for each in targets]

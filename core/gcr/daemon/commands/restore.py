@@ -4,10 +4,11 @@ from collections.abc import Collection, Mapping
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gcr.api.reports import RestoreReport
 from gcr.api.requests import RestoreRequest
-from gcr.daemon import departures, first_call, orphans, reports
+from gcr.daemon import departures, first_call, giving_up, orphans, reports
 from gcr.daemon.commands import returning
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import (
@@ -51,6 +52,7 @@ def run(node: Coordinator, request: RestoreRequest, asked: Asked) -> RestoreRepo
     asked.caller.check_owner(job.owner, f"job {job.name}")
     refuse_other_backend(job, request.backend)
     with saying_state(job), naming_holders(job, node.jobs, node.fleet):
+        giving_up.refuse_parked(job, request.without)
         make_processes(node, job, course, request)
         with node.jobs.changing(job, "restore"):
             returning.call_back(node, job, known, request.image)
@@ -74,8 +76,9 @@ def _kept(request: RestoreRequest, asked: Asked) -> KeptImage:
 
 def bring_back(node: Coordinator, job: Job, course: Course, request: RestoreRequest, asked: Asked) -> RestoreReport:
     """Restores a job that is marked as being changed already."""
+    without = giving_up.give_up(node, job, request.without, course)
     attempt = Attempt(node, job, course, request, asked)
-    return departures.without_departed(job, attempt.restored)
+    return replace(departures.without_departed(job, attempt.restored), without=without)
 
 
 class Attempt(Struct, frozen=True):

@@ -15,8 +15,10 @@ from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.transaction import Transaction
-from gcr.errors import DriverGone
+from gcr.engine.unreturned import lose, noting_refusals
+from gcr.errors import DriverGone, Lost
 from gcr.job.moves import moved
+from gcr.job.states import State
 from gcr.peers.worker import WorkerPeer
 from gcr.protocol.operations.operation import Done
 from gcr.protocol.operations.worker import Moved
@@ -70,7 +72,8 @@ class BringBack(Struct, frozen=True):
             for worker in target.workers() if target.copy is None else ():
                 worker.handles.drop_ballast(target.hold)
             began, marks = time.monotonic(), restore.course.marks
-            target.control_state.thaw(restore.course.left(restore.node.config.control_s))
+            with noting_refusals(target, alone=len(restore.targets) == 1):
+                target.control_state.thaw(restore.course.left(restore.node.config.control_s))
             marks["control_s"] = max(marks.get("control_s", 0.0), time.monotonic() - began)
         if target.copy is None:
             target.imports.give_from_workers(keep=True)
@@ -108,7 +111,12 @@ class BringBack(Struct, frozen=True):
     def freeze_again(self, target: Target) -> None:
         """Raises where memory that came back cannot be discarded: a driver never gives such a process back."""
         discard(target)
-        target.control_state.freeze_again(self.restore.node.config.control_s)
+        if target.process.state == State.LOST:
+            return
+        try:
+            target.control_state.freeze_again(self.restore.node.config.control_s)
+        except Lost:
+            lose(target)
 
 
 def discard(target: Target) -> None:
