@@ -89,6 +89,7 @@ driver = Library(
         "cuDeviceGet": (out(c_int), c_int),
         "cuDevicePrimaryCtxRetain": (out(Context), c_int),
         "cuCtxSetCurrent": (Context,),
+        "cuCtxGetDevice": (out(c_int),),
         # memory
         "cuMemGetInfo_v2": (out(c_size_t), out(c_size_t)),
         "cuMemAlloc_v2": (out(DevicePtr), c_size_t),

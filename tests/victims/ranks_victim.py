@@ -43,6 +43,7 @@ ROUNDS = 4  # in a step; the ranks run freely meanwhile
 SHIFT = 1 << 21
 FLAG_BYTES = 64
 NOT_READY = 600
+BEATS = 400  # of a watchdog, each of which destroys an event
 U32, U64 = ctypes.c_uint32, ctypes.c_uint64
 
 
@@ -79,13 +80,21 @@ class Rank:
     def watch(self, heartbeat: float) -> None:
         """Ends the process where the driver does not answer the watchdog in time, as communication libraries do."""
         event, self.beat = driver.cuEventCreate(0), time.monotonic()
+        others = [driver.cuEventCreate(0) for _ in range(BEATS)]
 
         def ask() -> None:
-            driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(self.rank)))
+            device = driver.cuDeviceGet(self.rank)
+            context = driver.cuDevicePrimaryCtxRetain(device)
+            driver.cuCtxSetCurrent(context)
             driver.cuEventRecord(event, self.stream)
             while True:
                 code, _ = driver.attempt("cuEventQuery", event)
                 assert code in (0, NOT_READY)
+                assert driver.cuCtxGetDevice() == device
+                driver.cuCtxSetCurrent(None)
+                driver.cuCtxSetCurrent(context)
+                if others:  # as PyTorch's watchdog does with those of collectives that are done
+                    driver.cuEventDestroy_v2(others.pop())
                 self.beat = time.monotonic()
                 time.sleep(0.02)
 

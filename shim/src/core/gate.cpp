@@ -17,6 +17,10 @@ __thread Slot* thread_slot = nullptr;
 
 namespace {
 
+// A thread that owes something has its slot here, so that its next call does not pass it by.
+__thread Slot* indebted_slot __attribute__((tls_model("initial-exec"))) = nullptr;
+__thread void (*debt)() __attribute__((tls_model("initial-exec"))) = nullptr;
+
 constexpr size_t kSlotsPerChunk = 64;
 
 std::atomic<Slot*> slots{nullptr};       // newest first; append-only for the life of the process
@@ -68,7 +72,8 @@ void leave_slot(void* value) {
     slot->passive.store(0, std::memory_order_release);
     slot->depth.store(0, std::memory_order_release);
     slot->aside.store(0, std::memory_order_release);
-    thread_slot = nullptr;
+    thread_slot = indebted_slot = nullptr;
+    debt = nullptr;
     slot->taken.store(0, std::memory_order_release);  // last: from here on another thread may own it
 }
 
@@ -139,9 +144,20 @@ Slot* attach_slot() {
 
 // Null only where memory is exhausted: then the call is ungated.
 Slot* own_slot() {
-    Slot* slot = thread_slot != nullptr ? thread_slot : attach_slot();
+    Slot* slot = indebted_slot != nullptr ? indebted_slot : thread_slot;
+    if (slot == nullptr) slot = attach_slot();
     if (slot != nullptr) ask_for_look(slot);
     return slot;
+}
+
+// By a thread that is counted in, and may call the driver.
+void pay() {
+    if (debt == nullptr) return;
+    void (*owed)() = debt;
+    thread_slot = indebted_slot;
+    indebted_slot = nullptr;
+    debt = nullptr;
+    owed();
 }
 
 // A thread that waits is outside the driver, and its slot says so: a signal handler that runs on it meanwhile and calls
@@ -211,6 +227,7 @@ Slot* enter_gate_slowly(Call call) {
         say_what_waits(slot, call);
         wait_at_gate(slot);
     }
+    pay();
     if (watching.load(std::memory_order_relaxed)) coupled::note(call);
     return slot;
 }
@@ -219,15 +236,40 @@ Slot* enter_passively_slowly() {
     Slot* slot = own_slot();
     if (slot == nullptr) return &nobodys;
     if (meets_the_frost(slot)) wait_for_thaw(slot);
+    pay();
     return slot;
 }
 
 Slot* enter_unless_frozen() {
     Slot* slot = own_slot();
     if (slot == nullptr) return &nobodys;
-    if (!meets_the_frost(slot)) return slot;
-    step_out(slot->passive);
-    return nullptr;
+    if (meets_the_frost(slot)) {
+        step_out(slot->passive);
+        return nullptr;
+    }
+    pay();
+    return slot;
+}
+
+Slot* enter_unless_closed() {
+    Slot* slot = own_slot();
+    if (slot == nullptr) return &nobodys;
+    uint32_t depth = slot->depth.load(std::memory_order_relaxed);
+    slot->depth.store(depth + 1, std::memory_order_seq_cst);  // before the look at the gate
+    if (depth == 0 && gate_is_closed()) {
+        step_out(slot->depth);
+        return nullptr;
+    }
+    slot->calls.store(slot->calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    pay();
+    return slot;
+}
+
+void owe(void (*owed)()) {
+    debt = owed;
+    if (thread_slot == nullptr) return;
+    indebted_slot = thread_slot;
+    thread_slot = nullptr;
 }
 
 void become_helper() {
@@ -377,6 +419,9 @@ void reset_gate_after_fork() {
     watching.store(false, std::memory_order_seq_cst);
     captures_held.store(0, std::memory_order_seq_cst);
     begin_waiting.store(0, std::memory_order_relaxed);
+    if (indebted_slot != nullptr) thread_slot = indebted_slot;  // the child's driver is owed nothing
+    indebted_slot = nullptr;
+    debt = nullptr;
     each_slot([](Slot* slot) {
         slot->parking.store(kNotParked, std::memory_order_relaxed);  // it may be waiting: a handler forked
         if (slot == thread_slot) return;

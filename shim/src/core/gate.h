@@ -72,6 +72,11 @@ extern __thread Slot* thread_slot __attribute__((tls_model("initial-exec"), visi
 __attribute__((cold, noinline)) Slot* enter_gate_slowly(Call call = {});
 __attribute__((cold, noinline)) Slot* enter_passively_slowly();
 __attribute__((cold, noinline)) Slot* enter_unless_frozen();  // null: frozen
+__attribute__((cold, noinline)) Slot* enter_unless_closed();  // null: the gate is closed
+
+// The calling thread, outside of any call, was answered for a call that has still to be made: `owed` makes it, in the
+// thread's next call that reaches the driver.
+void owe(void (*owed)());
 
 // A thread that work or calls of others wait for: a communication library's own, or ours.
 enum Helper : uint32_t { kNone = 0, kALibrarys = 1, kOurs = 2 };
@@ -180,6 +185,23 @@ class EndEntry {
     EndEntry(const EndEntry&) = delete;
     EndEntry& operator=(const EndEntry&) = delete;
     bool has_ended() const { return slot_ == nullptr; }
+
+  private:
+    Slot* slot_;
+};
+
+// Inside a call that gives something up. While the gate is closed it need not be made: nobody waits for it.
+class DiscardEntry {
+  public:
+    __attribute__((always_inline)) DiscardEntry() : slot_(GateEntry::pass()) {
+        if (__builtin_expect(slot_ == nullptr, 0)) slot_ = enter_unless_closed();
+    }
+    __attribute__((always_inline)) ~DiscardEntry() {
+        if (slot_ != nullptr) GateEntry::leave(slot_);
+    }
+    DiscardEntry(const DiscardEntry&) = delete;
+    DiscardEntry& operator=(const DiscardEntry&) = delete;
+    bool is_put_off() const { return slot_ == nullptr; }
 
   private:
     Slot* slot_;

@@ -80,7 +80,9 @@ void bury(Context* context) {
 template <typename Destroy>
 CUresult destroy(Context* context, Destroy call, bool (*gone)(Context*)) {
     if (context != nullptr) wait_unpinned(context);
+    destroy_discarded();  // while their contexts are there
     CUresult result = call();
+    forget_current();
     if (context == nullptr) return result;
     if (result == CUDA_SUCCESS && gone(context))
         bury(context);
@@ -154,18 +156,21 @@ bool others_retain_primary(CUdevice device) {
 }
 
 CUresult created(CUresult result, CUcontext* pctx, CUdevice device) {
+    forget_current();
     if (result == CUDA_SUCCESS && pctx != nullptr) record(*pctx, device);
     return result;
 }
 
 template <typename Release>
 CUresult release_primary(CUdevice device, Release call) {
+    forget_primary(device);
     if (others_retain_primary(device)) return call();
     return primary_left(destroy(take_primary(device), call, primary_inactive), device);
 }
 
 template <typename Reset>
 CUresult reset_primary(CUdevice device, Reset call) {
+    forget_primary(device);
     return primary_left(destroy(take_primary(device), call, always), device);
 }
 
@@ -241,6 +246,7 @@ CUresult on_cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, 
 
 CUresult on_cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
     CUresult result = real::cuDevicePrimaryCtxRetain(pctx, dev);
+    forget_primary(dev);
     Context* context = result == CUDA_SUCCESS && pctx != nullptr ? record(*pctx, dev) : nullptr;
     if (context == nullptr) return result;
     Guard guard(state.lock);
@@ -250,12 +256,14 @@ CUresult on_cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
 
 CUresult on_cuCtxAttach(CUcontext* pctx, unsigned int flags) {
     CUresult result = real::cuCtxAttach(pctx, flags);
+    forget_current();
     Context* context = result == CUDA_SUCCESS ? current_context() : nullptr;
     if (context != nullptr) attached(context);
     return result;
 }
 
 CUresult on_cuCtxDetach(CUcontext ctx) {
+    forget_current();
     auto detach = [&] { return real::cuCtxDetach(ctx); };
     return still_attached(ctx) ? detach() : destroy(take(ctx), detach, always);
 }

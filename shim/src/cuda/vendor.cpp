@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/vendor.h"
 
+#include "cuda/contexts.h"
+
 #include <string.h>
 
 #include "cuda/captures.h"
@@ -38,6 +40,7 @@ uint32_t count_contexts() {
 }
 
 void reset_after_fork() {
+    reset_discarded_after_fork();
     state.contexts.clear();
 }
 

@@ -16,8 +16,18 @@ using namespace cuda_abi;
 bool pools_hold_too_much();
 void trim_pools();
 
-// Kinds other than ALLOCATE expand to nothing; every REFUSE_<REASON> is listed, so a new one fails to build here.
+constexpr CUresult kUnanswered = static_cast<CUresult>(-1);  // the call has to be made
+
+// Kinds other than these expand to nothing; every REFUSE_<REASON> is listed, so a new one fails to build here.
 #define GCR_ON_ALLOCATE(symbol, parameters) CUresult on_##symbol parameters;
+// Instead of the call, while the gate is closed.
+#define GCR_ON_DISCARD(symbol, parameters) \
+    CUresult on_##symbol parameters;       \
+    CUresult put_off_##symbol parameters;
+// Instead of the call, while the control state is frozen.
+#define GCR_ON_CURRENT(symbol, parameters) \
+    CUresult on_##symbol parameters;       \
+    CUresult frozen_##symbol parameters;
 #define GCR_ON_ENQUEUE(symbol, parameters)
 #define GCR_ON_PASSIVE(symbol, parameters)
 #define GCR_ON_QUERY(symbol, parameters)
@@ -33,6 +43,8 @@ void trim_pools();
 #define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) GCR_ON_##kind(symbol, parameters)
 #include "hooks/cuda.def"
 #undef GCR_ON_ALLOCATE
+#undef GCR_ON_CURRENT
+#undef GCR_ON_DISCARD
 #undef GCR_ON_ENQUEUE
 #undef GCR_ON_PASSIVE
 #undef GCR_ON_QUERY

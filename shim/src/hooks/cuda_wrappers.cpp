@@ -40,6 +40,30 @@ void trim_pools_in_flight() {
         return inside.has_ended() ? CUDA_SUCCESS : real::symbol arguments; \
     }
 
+#define GCR_WRAP_CURRENT(symbol, parameters, arguments)                       \
+    GCR_EXPORT(symbol, parameters) {                                          \
+        {                                                                     \
+            gcr::EndEntry inside;                                             \
+            if (!inside.has_ended()) return gcr::cuda::on_##symbol arguments; \
+        }                                                                     \
+        CUresult answer = gcr::cuda::frozen_##symbol arguments;               \
+        if (answer != gcr::cuda::kUnanswered) return answer;                  \
+        gcr::PassiveEntry inside;                                             \
+        return gcr::cuda::on_##symbol arguments;                              \
+    }
+
+#define GCR_WRAP_DISCARD(symbol, parameters, arguments)                           \
+    GCR_EXPORT(symbol, parameters) {                                              \
+        {                                                                         \
+            gcr::DiscardEntry in_flight;                                          \
+            if (!in_flight.is_put_off()) return gcr::cuda::on_##symbol arguments; \
+        }                                                                         \
+        CUresult answer = gcr::cuda::put_off_##symbol arguments;                  \
+        if (answer != gcr::cuda::kUnanswered) return answer;                      \
+        gcr::GateEntry in_flight;                                                 \
+        return gcr::cuda::on_##symbol arguments;                                  \
+    }
+
 #define GCR_WRAP_WAIT(symbol, parameters, arguments)                                                                \
     GCR_EXPORT(symbol, parameters) {                                                                                \
         CUresult result;                                                                                            \

@@ -253,17 +253,21 @@ def test_no_context_no_memory(machine):
 
 
 def test_what_has_ended_is_said_to_have_while_the_driver_is_frozen(target):
-    """A watchdog asks on and on; all else waits for the thaw."""
+    """A watchdog asks on and on, also for what is current; all else waits for the thaw."""
     puppet, agent = target
     puppet.must("alloc a 4096", "stream u", "fill a 1 u", "sync")
     agent.take()
     agent.ask("freeze")
     assert puppet.script(["query u", "sync u", "sync", "query s"]) == ["ok", "ok", "ok", "ok"]
-    thaw = threading.Timer(0.3, lambda: agent.ask("thaw"))
+    thaw = threading.Timer(1.0, lambda: agent.ask("thaw"))
     thaw.start()
     began = time.monotonic()
-    puppet.must("thread t sync")  # it asks for its context first
-    assert time.monotonic() - began > 0.25
+    puppet.must("thread t fill a 1")  # it makes a context current first: that is answered, and made up for
+    assert time.monotonic() - began < 0.9
+    assert puppet.tell("capturemode 0") == "ok 0"
+    assert time.monotonic() - began > 0.9
     thaw.join()
     agent.bring_back()
+    assert wait_for(lambda: puppet.tell("done t") == "ok")
+    puppet.must("sync")
     puppet.must("check a 1")

@@ -37,6 +37,9 @@ Slot* enter_passively_slowly() {
 Slot* enter_unless_frozen() {
     return enter_passively_slowly();
 }
+Slot* enter_unless_closed() {
+    return enter_gate_slowly();
+}
 void add_uncovered(Reason reason, uint64_t) {
     notes[reason].fetch_add(1);
 }
@@ -48,10 +51,31 @@ bool pools_hold_too_much() {
 }
 void trim_pools() {}
 
+uint32_t captures_in_progress() {
+    return 0;
+}
+bool may_capture(CUstream, bool) {
+    return false;
+}
+
 #define GCR_ON_ALLOCATE(symbol, parameters, arguments) \
     CUresult on_##symbol parameters {                  \
         answered.fetch_add(1);                         \
         return real::symbol arguments;                 \
+    }
+#define GCR_ON_CURRENT(symbol, parameters, arguments) \
+    CUresult on_##symbol parameters {                 \
+        return real::symbol arguments;                \
+    }                                                 \
+    CUresult frozen_##symbol parameters {             \
+        return kUnanswered;                           \
+    }
+#define GCR_ON_DISCARD(symbol, parameters, arguments) \
+    CUresult on_##symbol parameters {                 \
+        return real::symbol arguments;                \
+    }                                                 \
+    CUresult put_off_##symbol parameters {            \
+        return kUnanswered;                           \
     }
 #define GCR_ON_LOOKUP(...)
 #define GCR_ON_ENQUEUE(...)
