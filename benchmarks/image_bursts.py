@@ -30,7 +30,7 @@ from gcr.image.pack.format import GROUP_BYTES
 from gcr.image.read import fetching, reader
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
-from gcr.image.write import writer
+from gcr.image.write import part
 from gcr.image.write.writer import ImageWriter
 
 SLOTS, SLOT_BYTES = 4, 64 * MIB  # that a restore reads into, again and again
@@ -74,7 +74,7 @@ def as_in(way: Way) -> Iterator[None]:
     with (
         patch.multiple(packing, WRITERS=way.asking, WAITING=way.waiting),
         patch.multiple(fetching, READERS=way.asking, WAITING=way.waiting, COMPARERS=way.threads),
-        patch.object(writer, "GROUP_BYTES", way.group_bytes),
+        patch.object(part, "GROUP_BYTES", way.group_bytes),
         patch.object(reader, "GROUP_BYTES", way.group_bytes),
     ):
         yield

@@ -28,7 +28,8 @@ from gcr.image.disk.bounce import Bounce, move_each
 from gcr.image.files.manifest import Beside, Costs, Cut, ImagedProcess, Manifest, Source
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
-from gcr.image.write.writer import Contents, ImageWriter
+from gcr.image.write.publishing import Contents
+from gcr.image.write.writer import ImageWriter
 from gcr.memory.layout import SealedHandle, SealedSegment, SealedTable
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

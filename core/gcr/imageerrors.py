@@ -21,6 +21,14 @@ class ImageExists(Refused):
     code = "image_exists"
 
 
+class StepExists(ImageExists):
+    """The run has this step already, or it is being saved just now: a run saves a step once. A training that goes on
+    from an earlier step saves into another run, or the later steps are removed before (`gcr rm`).
+    """
+
+    code = "step_exists"
+
+
 class ImageNeeded(Refused):
     """A suspended job can come back from this image and from nothing else, since host memory had no room for it: `gcr
     restore JOB` first, or end the job. Nothing was removed.
@@ -62,6 +70,30 @@ class StoreBusy(Refused):
     """Others read from the store or write to it: try again when they are done."""
 
     code = "store_busy"
+
+
+class RunBusy(StoreBusy):
+    """Another process writes this run: a former training that has not ended, say. One process at a time writes a run's
+    steps; another run may be written meanwhile.
+    """
+
+    code = "run_busy"
+
+
+class NotSaveable(Refused):
+    """A tensor is of a kind that a training checkpoint cannot hold: one without bytes (meta), or with bytes in several
+    tensors (sparse, quantised, nested, a subclass that wraps others). The message names the tensor. Nothing was saved.
+    """
+
+    code = "not_saveable"
+
+
+class NotSaved(GcrError):
+    """A step of a training was not saved, and the message says why, and of which rank; the steps before it are whole.
+    The training goes on, unless it asked for `on_error="raise"`.
+    """
+
+    code, exit = "not_saved", 4
 
 
 class Damaged(GcrError):

@@ -18,7 +18,8 @@ from gcr.image.read.reader import ImageReader
 from gcr.image.store.mark import MARK
 from gcr.image.store.store import Store
 from gcr.image.write.folder import add_folder
-from gcr.image.write.writer import Contents, ImageWriter
+from gcr.image.write.publishing import Contents
+from gcr.image.write.writer import ImageWriter
 from gcr.memory.layout import SealedHandle, SealedSegment, SealedTable
 
 KEY = bytes(range(32))

@@ -217,7 +217,7 @@ def test_a_pack_that_a_dead_writer_did_not_sync_is_synced_by_the_next_image_upon
     write(store, "old", OLD)
     disk = Disk(store.path)
     with disk.recorded():
-        with patch("gcr.image.write.writer.sync", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        with patch("gcr.image.write.publishing.sync", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
             write(store, "dead", NEW)
         write(store, "new", NEW)
     synced, _loose = disk._divided(disk.log)

@@ -20,7 +20,7 @@ from gcr.errors import PeerGone
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.files.manifest import Cut, Manifest
 from gcr.image.write.placing import Counts
-from gcr.image.write.writer import Contents
+from gcr.image.write.publishing import Contents
 from gcr.imageerrors import Damaged, WrongImage
 from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision
 from gcr.memory.layout import SealedTable

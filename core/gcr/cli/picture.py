@@ -52,7 +52,12 @@ def made(manifest: Manifest) -> str:
 
 def facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "cut", manifest.cut.value
-    yield "processes", f"{', '.join(str(each.table.pid) for each in manifest.processes)} ({manifest.source.backend})"
+    if progress := manifest.source.progress:
+        saved = ", ".join(f"{name} {number:,}" for name, number in progress.items())
+        yield "training", f"{saved} ({manifest.source.backend})"
+    else:
+        pids = ", ".join(str(each.table.pid) for each in manifest.processes)
+        yield "processes", f"{pids} ({manifest.source.backend})"
     for device, size in bytes_by_device(manifest).items():
         yield "device", f"{manifest.source.models.get(device, '?')}, {device}: {units.size(size)}"
     yield "parent", manifest.costs.parent or "none"

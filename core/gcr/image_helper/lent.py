@@ -8,7 +8,8 @@ from gcr.errors import UsageError
 from gcr.image.chunks.chunk import Chunk
 from gcr.image.chunks.lines import StagedLine, merged
 from gcr.image.write.parent import AllocationKey, ChunkNames, Parent
-from gcr.image.write.writer import Addition, ImageWriter
+from gcr.image.write.part import Addition
+from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import BROKEN, HashMissed
 from gcr.memory.bundles import bundled
 from gcr.memory.layout import SealedHandle, SealedTable

@@ -21,8 +21,9 @@ from gcr.image.files.manifest import Beside, Costs, Cut, ImagedProcess, Manifest
 from gcr.image.write.folder import add_folder
 from gcr.image.write.parent import ChunkNames, Identity, Parent, parent_of
 from gcr.image.write.placing import Counts
+from gcr.image.write.publishing import Contents
 from gcr.image.write.rate import Rate
-from gcr.image.write.writer import Contents, ImageWriter
+from gcr.image.write.writer import ImageWriter
 from gcr.image_helper.answering import store_of, telling
 from gcr.image_helper.lent import Lent
 from gcr.image_helper.streaming import Streams

@@ -16,7 +16,8 @@ from imaging import bytes_of, described, mapped, write
 from gcr import units
 from gcr.image.files.manifest import Manifest
 from gcr.image.store.store import Store
-from gcr.image.write.writer import Contents, ImageWriter
+from gcr.image.write.publishing import Contents
+from gcr.image.write.writer import ImageWriter
 
 from . import browser
 from .conftest import Gcr

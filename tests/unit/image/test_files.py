@@ -21,7 +21,7 @@ from gcr.image.read.folder import bring_folder
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
 from gcr.image.write.placing import Counts
-from gcr.image.write.writer import Contents
+from gcr.image.write.publishing import Contents
 from gcr.imageerrors import Damaged
 
 pytestmark = pytest.mark.on_disk

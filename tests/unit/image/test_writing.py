@@ -35,8 +35,9 @@ from gcr.image.pack.writer import PackWriter
 from gcr.image.store.images import Images
 from gcr.image.store.store import Store
 from gcr.image.write.known import Known
+from gcr.image.write.publishing import Contents
 from gcr.image.write.rate import Rate
-from gcr.image.write.writer import Contents, ImageWriter
+from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import Damaged, StoreUnusable
 
 pytestmark = pytest.mark.on_disk
@@ -147,7 +148,7 @@ def test_what_a_store_has_takes_little_memory(tmp_path: Path) -> None:
 
 
 def test_an_image_that_could_not_be_read_is_not_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gcr.image.write.writer.MOST_MANIFEST", 100)
+    monkeypatch.setattr("gcr.image.write.publishing.MOST_MANIFEST", 100)
     with pytest.raises(StoreUnusable, match="so many allocations"):
         write(store, "warm", [bytes_of(1, 100)])
     monkeypatch.undo()

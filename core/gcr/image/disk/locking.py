@@ -1,4 +1,7 @@
-"""The lock of a store, and the claim of an image's name: both are taken back by the kernel from a process that dies."""
+"""The lock of a store, and the claim of an image's name: both are taken back by the kernel from a process that dies.
+
+A child that is forked meanwhile closes its descriptors of them: else they would outlive the process that holds them.
+"""
 
 import errno
 import fcntl
@@ -7,22 +10,61 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from weakref import WeakSet
 
-from gcr.imageerrors import ImageExists, StoreBusy
+from gcr.imageerrors import ImageExists, RunBusy, StoreBusy
 
 LOCK = "lock"
 POLL = 0.05
 
 
+class Held:
+    """The descriptor of a file that this process has locked, or will. Its child has it closed, as -1."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        _all_held.add(self)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+_all_held: "WeakSet[Held]" = WeakSet()
+
+
+def _close_all() -> None:
+    for each in [*_all_held]:
+        each.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
+
+
 @contextmanager
 def locked(store: Path, how: int, patience: float | None) -> Iterator[None]:
     """Holds the lock of the store in this folder. Raises StoreBusy after `patience` seconds (None: never), OSError."""
-    fd = _opened(store / LOCK, how)
+    held = Held(_opened(store / LOCK, how))
     try:
-        _lock(fd, how, patience)
+        _lock(held.fd, how, patience)
         yield
     finally:
-        os.close(fd)
+        held.close()
+
+
+@contextmanager
+def running(lock: Path, run: str) -> Iterator[None]:
+    """Holds the lock file of a run, which stays, empty. Raises RunBusy if it is held already; OSError."""
+    held = Held(_opened(lock, fcntl.LOCK_EX))
+    try:
+        try:
+            _lock(held.fd, fcntl.LOCK_EX, 0.0)
+        except StoreBusy:
+            raise RunBusy(f"the run {run!r} is being written to already, by the holder of {lock}") from None
+        yield
+    finally:
+        held.close()
 
 
 def _opened(lock: Path, how: int) -> int:

@@ -3,7 +3,7 @@
     images/<name>.hashes    key (32) | a digest (16) for each chunk, in the order of the references
 
 The key was drawn for the first image of the chain (gcr.hashing.key). Each digest is that of the bytes in the image. The
-image can be read without this file. The manifest has the digest of the file.
+image can be read without this file. The manifest has the digest of the file. A training checkpoint has no digests.
 """
 
 from dataclasses import dataclass, field

@@ -2,8 +2,9 @@
 
     images/<name>.json    {"format": 1, "digest": "<BLAKE3 of the image's JSON>", "image": {…}}
 
-A reader looks at `format` first. Format 2 has `files` as well, the part that CRIU saved. Another number means another
-layout: the reader says so, and reads nothing else.
+A reader looks at `format` first. Format 2 has `files` as well, the part that CRIU saved. Format 3 is a training
+checkpoint: it has `files` and `progress`, no processes, and no device hashes. Another number means another layout: the
+reader says so, and reads nothing else.
 """
 
 import json
@@ -24,7 +25,7 @@ from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable, WrongImage
 from gcr.memory.layout import DamagedTable, SealedTable
 from gcr.names import meant
 
-PLAIN, WITH_FILES = 1, 2  # formats
+PLAIN, WITH_FILES, OF_TRAINING = 1, 2, 3  # formats
 SUFFIX = ".json"
 _MOST = 1 << 64
 _LAST_TIME = 1 << 37  # seconds since the epoch; a calendar ends with the year 9999
@@ -61,13 +62,17 @@ class ImagedProcess(Struct, frozen=True):
 
 
 class Source(Struct, frozen=True):
-    """The job that an image is of. `versions`: of the programs that wrote it · `models`: of devices, by UUID."""
+    """The job that an image is of. `versions`: of the programs that wrote it · `models`: of devices, by UUID.
+
+    progress: of a training checkpoint, such as its step; else empty
+    """
 
     job: str
     backend: str
     simulated: bool
     versions: Mapping[str, str]
     models: Mapping[str, str]
+    progress: Mapping[str, int] = {}
 
 
 class Costs(Struct, frozen=True, kw_only=True):
@@ -120,7 +125,7 @@ class Manifest(Struct, frozen=True):
         fields["processes"] = [each.to_json() for each in self.processes]
         fields["packs"] = [_plain(asdict(pack)) for pack in self.packs]
         fields["files"] = [each.to_json() for each in self.files]
-        number = WITH_FILES if self.files else PLAIN
+        number = OF_TRAINING if self.source.progress else WITH_FILES if self.files else PLAIN
         body = {name: fields[name] for name in _fields(number)}
         return json.dumps({"format": number, "digest": _digest(body), "image": body}, indent=1).encode()
 
@@ -132,8 +137,8 @@ class Manifest(Struct, frozen=True):
             number = document["format"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Damaged.of(path, f"it is no manifest: {error}") from error
-        if number not in (PLAIN, WITH_FILES):
-            known = f"{PLAIN} and {WITH_FILES}"
+        if number not in (PLAIN, WITH_FILES, OF_TRAINING):
+            known = f"{PLAIN} to {OF_TRAINING}"
             raise WrongImage(f"{path}: an image of format {number!r}; this gcr reads {known}", hint="a newer gcr")
         try:
             return cls._from_json(document)
@@ -150,16 +155,19 @@ class Manifest(Struct, frozen=True):
             raise ValueError("it contradicts itself")
         if unknown := {*body}.difference(_fields(document["format"])):
             raise ValueError(f"no image has a field {min(unknown)!r}")
+        source = _part(Source, body)
         facts = {
             "cut": Cut(body["cut"]),
             "processes": tuple(map(ImagedProcess.from_json, body["processes"])),
             "packs": packs,
             "beside": Beside(bytes.fromhex(body["chunks"]), bytes.fromhex(body["hashes"])),
-            "source": _part(Source, body),
+            "source": source,
             "costs": _part(Costs, body),
-            "files": tuple(map(ImagedFile.from_json, body["files"])) if document["format"] == WITH_FILES else (),
+            "files": tuple(map(ImagedFile.from_json, body["files"])) if document["format"] != PLAIN else (),
         }
         rest = {name: value for name, value in body.items() if name in cls.__struct_fields__}
+        if (document["format"] == OF_TRAINING) != bool(source.progress):
+            raise ValueError("it is of another format")
         found = cls(**{**rest, **facts})
         _refuse_nonsense(found)
         return found
@@ -167,7 +175,7 @@ class Manifest(Struct, frozen=True):
 
 def _fields(number: int) -> Sequence[str]:
     """Returns the fields of an image's JSON of this format."""
-    return FIELDS if number == PLAIN else (*FIELDS, "files")
+    return (*FIELDS, *{PLAIN: (), WITH_FILES: ("files",), OF_TRAINING: ("files", "progress")}[number])
 
 
 def _part(kind: type[Part], body: Mapping[str, Any]) -> Part:
@@ -179,11 +187,12 @@ def _refuse_nonsense(image: Manifest) -> None:
     """Raises ValueError for a manifest that makes no sense: a digest vouches only for its bytes."""
     source, costs = image.source, image.costs
     texts = [image.name, source.job, source.backend, *source.versions.values(), *source.models.values()]
+    texts += source.progress
     texts += [] if costs.parent is None else [costs.parent]
     times = [image.created, *image.timings.values()]
     sizes = [costs.bytes_total, costs.bytes_zero, costs.bytes_written, image.chunk_bytes]
     sizes += [] if costs.bytes_changed is None else [costs.bytes_changed]
-    sizes += [pack.bytes for pack in image.packs]
+    sizes += [*source.progress.values(), *(pack.bytes for pack in image.packs)]
     for process in image.processes:
         sizes += [process.stack, process.generation, *_numbers(process.table)]
         texts += [handle.device for handle in process.table.handles]
@@ -208,7 +217,9 @@ def _refuse_nonsense_of_files(image: Manifest) -> None:
         each.refuse_nonsense(image.chunk_bytes)
     if len({each.name for each in image.files}) != len(image.files):
         raise ValueError("a file is in it twice")
-    if image.files and image.cut != Cut.PROCESS:
+    if image.source.progress and (image.cut != Cut.APP or image.processes):
+        raise ValueError("it is of a training, and says that it is of processes")
+    if image.files and not image.source.progress and image.cut != Cut.PROCESS:
         raise ValueError("it has files of processes, and says that it has none")
 
 

@@ -54,7 +54,8 @@ def references_file(manifest: Manifest) -> SmallFile:
 
 
 def hashes_file(manifest: Manifest) -> SmallFile:
-    size = SECRET_BYTES + _chunks_of(manifest) * DIGEST_BYTES
+    hashed = 0 if manifest.source.progress else _chunks_of(manifest)  # no device hashed what a training saved
+    size = SECRET_BYTES + hashed * DIGEST_BYTES
     return SmallFile(hashes_path(manifest.name), manifest.beside.hashes, size)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from typing import Self
 
 from msgspec.structs import replace
@@ -85,6 +86,18 @@ class ImageReader:
         if self._file(name)[1].bytes - sum(end - begin for begin, end in left) != len(target):
             raise UsageError(f"image {self.name} has no file {name!r} of {len(target)} bytes")
         self._bring(self._kept(name, left), target)
+
+    def read_chunks(self, name: str, first: int, target: memoryview) -> None:
+        """Reads whole chunks of a file, from the chunk `first` on, as many as `target` has bytes of.
+
+        Raises UsageError for bytes that are no whole chunks of the file.
+        """
+        number, file = self._file(name)
+        sizes = [*islice((size for _, size in file.chunks(self.manifest.chunk_bytes)), first, None)]
+        ends = [*accumulate(sizes, initial=0)]
+        if len(target) not in ends:
+            raise UsageError(f"image {self.name}: {len(target)} bytes are no whole chunks of file {name!r}")
+        self._bring(self._placed(number + first, ends.index(len(target)), 0), target)
 
     def stored(self, name: str, left: Sequence[Span] = ()) -> Iterator[tuple[int, int]]:
         """Yields what is not zeros of a file, run by run: offset without what is `left` out, and bytes."""

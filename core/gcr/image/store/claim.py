@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from gcr.image.disk.durable import rehearse_publishing, sync, write_file, write_synced
-from gcr.image.disk.locking import claim, unclaim
+from gcr.image.disk.locking import Held, claim, unclaim
 from gcr.image.files.manifest import at
 from gcr.image.files.names import PROBE, claim_path, hashes_path, pulled_path, references_path
 from gcr.image.store.images import Images
@@ -85,13 +85,13 @@ def held(images: Images, name: str) -> Iterator[Claim]:
     Raises ImageExists if another process holds the name, StoreUnusable, OSError.
     """
     new = images.store / claim_path(name)
-    fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    lock = Held(os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     try:
-        claim(fd, new, name)
+        claim(lock.fd, new, name)
         rehearse_publishing(new, images.folder / f"{name}{PROBE}")
-        yield Claim(images, name, fd)
+        yield Claim(images, name, lock.fd)
     finally:
-        os.close(fd)
+        lock.close()
 
 
 @contextmanager

@@ -43,7 +43,8 @@ class BroughtChunks:
         self._grow(max((each.number + 1 for each in chunks), default=0))
         for number, (name, digest), pack, block in chunks:
             references.pack_into(self.references, number, (name, pack, block))
-            self.digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES] = digest
+            if digest:  # else there are none in this image
+                self.digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES] = digest
             self._there[number] = 1
         self.count += len(chunks)
 

@@ -1,206 +1,34 @@
-"""Writes an image: cuts memory into chunks, names each, and writes those that the store does not have into one pack.
+"""Writes an image whose bytes one process has: all of its chunks, then its manifest."""
 
-The memory lies still, mapped in this process; several threads name and write it at once. A chunk that the store is
-known to have may be added by its name.
-"""
-
-import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from threading import Lock
-from typing import Self
 
-from msgspec import Struct
-
-from gcr.errors import RolledBack, UsageError
-from gcr.hashing import HashKey, hash_each
-from gcr.hashing.chunks import CHUNK_BYTES, chunk_count
-from gcr.image.chunks.chunk import Chunk, cut, name_of
-from gcr.image.chunks.entry import padded
-from gcr.image.disk.durable import sync
+from gcr.hashing import HashKey
 from gcr.image.disk.failing import usable
-from gcr.image.disk.threads import all_of, groups, started
-from gcr.image.files import references
-from gcr.image.files.hashes import ImageHashes
-from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Manifest
-from gcr.image.files.names import hashes_path, manifest_path, references_path
-from gcr.image.files.smallfiles import MOST_BESIDE, MOST_MANIFEST
-from gcr.image.pack.format import GROUP_BYTES, Pack
-from gcr.image.pack.writer import WAITING
 from gcr.image.store.claim import Claim
-from gcr.image.store.store import Store
-from gcr.image.write.brought import BroughtChunks
-from gcr.image.write.placing import Counts, Piece, Placed, Placing
-from gcr.image.write.rate import Rate
-
-Addition = tuple[memoryview, Mapping[int, Chunk]]  # an allocation, and its chunks that are known, by number
-
-
-class Contents(Struct, frozen=True):
-    """The part of a manifest that describes the bytes: packs, digests of references and hashes, counts."""
-
-    packs: Sequence[Pack]
-    chunks: bytes
-    hashes: bytes
-    counts: Counts
-
-
-class _Work(Struct, frozen=True):
-    """The tools of a writer within its block. `naming`, `filling`: threads that name chunks, and that fill the pack."""
-
-    claim: Claim
-    placing: Placing
-    naming: ThreadPoolExecutor
-    filling: ThreadPoolExecutor
+from gcr.image.write.part import PartWriter
+from gcr.image.write.publishing import Contents, publish
 
 
 @dataclass(slots=True)
-class ImageWriter:
+class ImageWriter(PartWriter):
     """Writes one image. Leaving the `with` block without `commit` leaves no image.
 
     `key`: that of the chain which the image continues, set before anything is added; else a new chain begins.
     Entering raises ImageExists; everything raises StoreUnusable if the disk is full, fails, or is gone.
     """
 
-    store: Store
-    name: str
-    threads: int = 8
-    rate: Rate = field(default_factory=lambda: Rate(None))
-    chunk_bytes: int = CHUNK_BYTES
     key: HashKey = field(default_factory=HashKey.random)
-    counts: Counts = field(default_factory=Counts)
-    _stack: ExitStack = field(default_factory=ExitStack)
-    _work: _Work = field(init=False)
-    _brought: BroughtChunks = field(default_factory=BroughtChunks)
-    _failed: BaseException | None = None  # then a chunk that has its place may be nowhere
-    _lock: Lock = field(default_factory=Lock)  # of what was brought
+    _claim: Claim = field(init=False)
 
-    def __enter__(self) -> Self:
-        with ExitStack() as begun, usable(self.store.path):
-            self.store.sweep()
-            begun.enter_context(self.store.used())
-            claim = begun.enter_context(self.store.claimed(self.name))
-            placing = Placing(self.store, self.counts, max(GROUP_BYTES, padded(self.chunk_bytes)))
-            begun.callback(placing.pack.abandon)
-            naming = begun.enter_context(started(self.threads, "gcr-name"))
-            filling = begun.enter_context(started(min(self.threads, WAITING), "gcr-fill"))
-            self._work = _Work(claim, placing, naming, filling)
-            self._stack = begun.pop_all()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    def has(self, name: bytes, size: int) -> bool:
-        """Returns whether a chunk may be added by this name: the store has it, or it is zero."""
-        return self._work.placing.has(name, size)
-
-    def add(self, allocations: Iterable[Addition]) -> None:
-        """Adds all bytes of allocations, behind those added before. One call at a time.
-
-        The bytes must not change meanwhile; those of known chunks are not read. Raises Damaged if the store lacks a
-        known chunk.
-        """
-        self._add_all(self._pieces(allocations))
-
-    def _pieces(self, allocations: Iterable[Addition]) -> Iterator[Piece]:
-        first = self._brought.count
-        for memory, known in allocations:
-            for number, (start, size) in enumerate(cut(len(memory), self.chunk_bytes)):
-                yield first + number, memory[start : start + size], known.get(number)
-            first += chunk_count(len(memory), self.chunk_bytes)
-
-    def add_file(self, file: ImagedFile, memory: memoryview) -> None:
-        """Adds the bytes of a file, behind all that was added before; no allocation may follow. One call at a time.
-
-        The bytes must not change meanwhile. The manifest names the files in the same order.
-        """
-        first, sizes = self._brought.count, file.chunks(self.chunk_bytes)
-        self._add_all((first + number, memory[at : at + size], None) for number, (at, size) in enumerate(sizes))
-
-    def put(self, spans: Iterable[tuple[int, memoryview]]) -> None:
-        """Adds chunks of allocations, each once, in any order and by any thread.
-
-        A span has the number of its first chunk in the image, and the bytes of one chunk or of several that follow each
-        other. They must not change meanwhile. Raises UsageError for a chunk that was put before.
-        """
-        self._add_all(
-            (first + number, memory[at : at + size], None)
-            for first, memory in spans
-            for number, (at, size) in enumerate(cut(len(memory), self.chunk_bytes))
-        )
-
-    def names(self, first: int, count: int) -> Sequence[bytes]:
-        """Returns the names of chunks by their numbers. Raises RolledBack if one was not added."""
-        self._refuse_missing(first, count)
-        return self._brought.names(first, count)
-
-    def _refuse_missing(self, first: int, count: int) -> None:
-        if (missing := self._brought.missing(first, count)) is not None:
-            raise RolledBack(f"chunk {missing} of image {self.name} was never brought")
+    def _hold(self, begun: ExitStack) -> None:
+        self.store.sweep()
+        PartWriter._hold(self, begun)  # super() does not know a class with slots
+        self._claim = begun.enter_context(self.store.claimed(self.name))
 
     def commit(self, described: Callable[[Contents], Manifest]) -> Manifest:
         """Publishes the image, once; it outlives any crash when this returns. `described` makes its manifest."""
         with usable(self.store.path):
-            contents = self._finish()
-            manifest = described(contents)
-            text = manifest.to_bytes()
-            Manifest.from_bytes(text, self.name)  # as every reader will: it refuses a manifest that makes no sense
-            data = self.store.cipher.encrypt(manifest_path(self.name), text)
-            if len(data) > MOST_MANIFEST:
-                raise OSError(errno.EFBIG, "an image cannot have so many allocations", self.name)
-            if len(self._brought.references) > MOST_BESIDE:
-                raise OSError(errno.EFBIG, "an image cannot be so large", self.name)
-            self._work.claim.publish(data)
-        return manifest
-
-    def _add_all(self, pieces: Iterable[Piece]) -> None:
-        self._refuse_failed()
-        work = self._work
-        try:
-            with usable(self.store.path):
-                together = groups(pieces, lambda piece: padded(len(piece[1])), GROUP_BYTES)
-                all_of(together, (work.naming, self._named), (work.filling, self._write), self._place)
-        except BaseException as error:
-            self._failed = error
-            raise
-
-    def _refuse_failed(self) -> None:
-        if self._failed:
-            raise self._failed
-
-    def _named(self, pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Chunk]]:
-        return pieces, self._chunks_of(pieces)
-
-    def _place(self, named: tuple[Sequence[Piece], Sequence[Chunk]]) -> Placed:
-        return self._work.placing.place(*named)
-
-    def _write(self, placed: Placed) -> None:
-        self.rate.spend(sum(entry.size for entry in placed.entries))
-        self._work.placing.pack.write(placed.entries, placed.data)
-        with self._lock:
-            if (twice := self._brought.twice(placed.brought)) is not None:
-                raise UsageError(f"chunk {twice} of image {self.name} was brought before")
-            self._brought.add(placed.brought)
-
-    def _chunks_of(self, pieces: Sequence[Piece]) -> Sequence[Chunk]:
-        looked_at = [data for _, data, known in pieces if not known]
-        digests = iter(hash_each(looked_at, self.key, self.chunk_bytes))
-        return [known or Chunk(self.store.cipher.name_of(data), next(digests)) for _, data, known in pieces]
-
-    def _finish(self) -> Contents:
-        brought, claim, placing = self._brought, self._work.claim, self._work.placing
-        self._refuse_failed()
-        self._refuse_missing(0, brought.count)
-        finished = self._work.filling.submit(placing.finish)
-        found, hashed = bytes(brought.references), ImageHashes(self.key, bytes(brought.digests)).to_bytes()
-        finished.result()
-        sync(self.store.packs.folder)  # also for packs of other writers, which may have died before their sync
-        claim.write_references(self.store.cipher.encrypt(references_path(self.name), found))
-        claim.write_hashes(self.store.cipher.encrypt(hashes_path(self.name), hashed))
-        used = placing.used()
-        self.store.packs.refuse_distrusted(used)
-        return Contents(used, references.digest(found), name_of(hashed), self.counts)
+            return publish(self.store, self._claim, self.finish(), self.key, described)

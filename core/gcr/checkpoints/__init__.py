@@ -1,0 +1,9 @@
+"""Training checkpoints: the steps of a run, each an image in a store. Frameworks are adapted to this; it knows none.
+
+A step is one image with the cut `app`: the framework rebuilds everything but the bytes. Its files are what the ranks
+saved, cut into chunks like any memory. So the chunks of all steps, and of all other images in the store, are shared.
+
+    run.py       the steps of a run: names, listing, verification, removal
+    saving.py    saving a step: each rank writes a pack, the coordinator publishes one manifest last
+    loading.py   reading a step
+"""

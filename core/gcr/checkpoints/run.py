@@ -1,0 +1,106 @@
+"""The steps of a run: names, listing, verification, removal.
+
+A step is the image `<run>.<step, twelve digits>`. The manifest of an image is linked to its name when everything that
+it names is durable, so a listed step is whole.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from gcr.errors import UsageError
+from gcr.image.crypto.ciphers import cipher_of
+from gcr.image.crypto.key import KeySource
+from gcr.image.files.manifest import Manifest
+from gcr.image.read.reader import ImageReader
+from gcr.image.store.location import folder_of, is_none
+from gcr.image.store.store import Store
+from gcr.imageerrors import NoSuchImage
+from gcr.runtime import expanded
+
+RUN = re.compile(r"[a-z][a-z0-9_-]{0,47}\Z")
+DIGITS = 12
+_STEP = re.compile(rf"[0-9]{{{DIGITS}}}\Z")
+_MOST_STEP = 10**DIGITS - 1
+
+
+class Run(Struct, frozen=True):
+    """A run of a training, in the store of this folder. Several processes may use it; one at a time writes.
+
+    The key of an encrypted store is that of the settings.
+    """
+
+    folder: Path
+    name: str
+
+    def store(self) -> Store:
+        """Opens the store; makes a missing one. Raises StoreUnusable, UnsafeRuntime, WrongKey, KeyUnusable."""
+        return Store(self.folder, cipher_of(KeySource.chosen().key()))
+
+    def image(self, step: int) -> str:
+        """Returns the name of the image of a step. Raises UsageError."""
+        return f"{self.name}.{checked_step(step):0{DIGITS}}"
+
+    def steps(self) -> Sequence[int]:
+        """Returns the steps that are saved, in order. Makes no store. Raises as `store`."""
+        if is_none(self.folder):
+            return ()
+        parts = (name.rpartition(".") for name in self.store().images.names())
+        return sorted(int(number) for run, _, number in parts if run == self.name and _STEP.match(number))
+
+    def latest(self) -> int | None:
+        """Returns the last step that is saved, None if there is none. Raises as `store`."""
+        return max(self.steps(), default=None)
+
+    def manifest(self, step: int) -> Manifest:
+        """Raises NoSuchImage, Damaged, WrongImage; as `store`."""
+        if is_none(self.folder):
+            raise NoSuchImage(f"run {self.name} has no step {step}: there is no store in {self.folder}")
+        return self.store().images.manifest(self.image(step))
+
+    def verify(self, step: int) -> int:
+        """Compares every byte of a step with what was written. Returns the bytes. Raises as `manifest`."""
+        self.manifest(step)
+        with ImageReader(self.store(), self.image(step), threads=2) as reader:
+            return sum(reader.check())
+
+    def remove(self, steps: Iterable[int]) -> int:
+        """Removes steps, and the chunks that no other image needs. Returns the bytes freed.
+
+        The chunks stay until a later removal while another process uses the store. Steps that are gone are no error.
+        Raises Damaged, StoreUnusable.
+        """
+        store, there = self.store(), {*self.steps()}
+        names = [self.image(step) for step in steps if step in there]
+        try:
+            return store.remove(names) if names else 0
+        except NoSuchImage:  # another process has removed one just now
+            return 0
+
+
+def run_in(store: str | os.PathLike[str], name: str) -> Run:
+    """Returns a run in the store of a folder. Opens nothing. Raises UsageError, also for a URL; NoHome."""
+    if not isinstance(name, str) or not RUN.match(name):
+        raise UsageError(f"{name!r} is no name of a run: {RUN.pattern.removesuffix(chr(92) + 'Z')}")
+    return Run(expanded(folder_of(os.fspath(store))).absolute(), name)
+
+
+def checked_step(step: int) -> int:
+    """Returns the step. Raises UsageError if no run can have it."""
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= _MOST_STEP:
+        raise UsageError(f"{step!r} is no step: a whole number from 0 to {_MOST_STEP}")
+    return step
+
+
+def doomed(steps: Collection[int], keep_last: int | None, keep_every: int | None) -> Sequence[int]:
+    """Returns the steps to remove: all but the last `keep_last`, and multiples of `keep_every`. None: no such rule.
+
+    Without `keep_last` no step goes.
+    """
+    if keep_last is None:
+        return ()
+    old = sorted(steps)[: max(0, len(steps) - keep_last)]
+    return [step for step in old if not (keep_every and step % keep_every == 0)]

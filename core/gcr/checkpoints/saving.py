@@ -1,0 +1,176 @@
+"""Saves a step: each rank writes its bytes into a pack, and the coordinator publishes one manifest last.
+
+The coordinator holds the lock of the run, the store's lock and the claim of the image's name from before any rank
+writes until the end. So no clean-up takes a pack that a rank has finished, no other process saves into the run, and a
+save that loses a rank or the coordinator leaves no step, but files that the next clean-up removes.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+
+from msgspec import Struct
+
+from gcr.checkpoints.run import Run
+from gcr.faults import reach
+from gcr.hashing.chunks import CHUNK_BYTES, check_chunk_bytes
+from gcr.image.disk.failing import usable
+from gcr.image.disk.locking import running
+from gcr.image.files.imagedfile import ImagedFile
+from gcr.image.files.manifest import Beside, Costs, Cut, Manifest, Source
+from gcr.image.store.claim import Claim
+from gcr.image.write.joining import joined, refuse_missing
+from gcr.image.write.part import Part, PartWriter
+from gcr.image.write.publishing import Contents, publish
+from gcr.imageerrors import ImageExists, StepExists
+from gcr.version import __version__
+
+log = logging.getLogger(__name__)
+
+RECORD = "record"  # the file of a step that says what its other files are
+LOCK_SUFFIX = ".run"
+THREADS = 4  # of each rank
+DEFAULT_CHUNK_BYTES = CHUNK_BYTES
+
+File = tuple[str, memoryview]  # name and bytes
+
+
+class Share(Struct, frozen=True):
+    """The share of one rank in a step: its files, in the order of the part's chunks."""
+
+    part: Part
+    files: Sequence[ImagedFile]
+
+
+class Framework(Struct, frozen=True):
+    """The program that saves: its name, and the versions of what wrote the step."""
+
+    name: str
+    versions: Mapping[str, str]
+
+
+def write_share(run: Run, step: int, files: Iterable[File], chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Share:
+    """Writes files of one rank into the store; they are durable when this returns, and part of no step yet.
+
+    A file is asked for when there is work for a thread; its bytes must not change from then on. Names are unique among
+    the files of all ranks. The coordinator has begun the step.
+
+    Raises StoreUnusable, UnsafeRuntime, WrongKey, and the errors of the files.
+    """
+    check_chunk_bytes(chunk_bytes)
+    taken: list[ImagedFile] = []
+
+    def noted() -> Iterable[tuple[ImagedFile, memoryview]]:
+        for name, memory in files:
+            taken.append(ImagedFile(name, len(memory)))
+            yield taken[-1], memory
+
+    with PartWriter(run.store(), run.image(step), threads=THREADS, chunk_bytes=chunk_bytes) as writer:
+        writer.add_files(noted())
+        reach("checkpoint.share_written")
+        part = writer.finish()
+    reach("checkpoint.share_finished")
+    return Share(part, taken)
+
+
+class Saving:
+    """The coordinator's side of one save. It holds its locks until `close`, which may be called again.
+
+    A child that is forked meanwhile has none of the locks. `is_locked`: the caller has `locked`.
+    """
+
+    def __init__(self, run: Run, step: int, chunk_bytes: int = DEFAULT_CHUNK_BYTES, *, is_locked: bool = False) -> None:
+        """Claims the step. Raises RunBusy, StepExists, StoreUnusable, UnsafeRuntime, WrongKey, UsageError."""
+        check_chunk_bytes(chunk_bytes)
+        self.run, self.step, self._chunk_bytes, self._began = run, step, chunk_bytes, time.time()
+        self._pid = os.getpid()
+        self._store = run.store()
+        with ExitStack() as begun, usable(self._store.path):
+            if not is_locked:
+                begun.enter_context(locked(run))
+            self._store.sweep()
+            begun.enter_context(self._store.used())
+            self._claim = self._claimed(begun)
+            reach("checkpoint.begun")
+            self._stack = begun.pop_all()
+
+    def _claimed(self, begun: ExitStack) -> Claim:
+        try:
+            claim = begun.enter_context(self._store.claimed(self.run.image(self.step)))
+        except ImageExists as error:
+            text = f"run {self.run.name} has step {self.step} already, or it is being saved just now"
+            raise StepExists(text, hint=f"gcr rm {self.run.image(self.step)} --store {self._store.path}") from error
+        begun.callback(claim.withdraw)
+        return claim
+
+    def commit(self, shares: Sequence[Share], record: bytes, world: int, framework: Framework) -> Manifest:
+        """Publishes the step with the shares of all ranks; it outlives any crash when this returns. Closes.
+
+        record: says what the files are, for the reader · world: number of ranks
+        Raises StoreUnusable, Damaged if this process does not see a rank's pack.
+        """
+        reach("checkpoint.commit")
+        try:
+            with usable(self._store.path):
+                own = write_share(self.run, self.step, [(RECORD, memoryview(record))], self._chunk_bytes)
+                every = [*shares, own]
+                refuse_missing(self._store, [share.part for share in every])
+                part = joined([share.part for share in every])
+                files = [file for share in every for file in share.files]
+                manifest = publish(
+                    self._store, self._claim, part, None, lambda found: self._described(found, files, world, framework)
+                )
+        finally:
+            self.close()
+        reach("checkpoint.published")
+        log.info(
+            "run %s: step %d saved: %d of %d bytes written by %d ranks in %.2f s",
+            *(self.run.name, self.step, manifest.costs.bytes_written, manifest.costs.bytes_total, world),
+            time.time() - self._began,
+        )
+        return manifest
+
+    def _described(self, contents: Contents, files: Sequence[ImagedFile], world: int, framework: Framework) -> Manifest:
+        return Manifest(
+            name=self._claim.name,
+            cut=Cut.APP,
+            created=self._began,
+            source=Source(
+                job=self.run.name,
+                backend=framework.name,
+                simulated=False,
+                versions={"gcr": __version__, **framework.versions},
+                models={},
+                progress={"step": self.step, "world": world},
+            ),
+            processes=(),
+            packs=tuple(contents.packs),
+            beside=Beside(contents.chunks, contents.hashes),
+            costs=Costs(
+                bytes_total=contents.counts.total,
+                bytes_zero=contents.counts.zero,
+                bytes_written=contents.counts.written,
+            ),
+            chunk_bytes=self._chunk_bytes,
+            files=tuple(files),
+        )
+
+    def close(self) -> None:
+        """Lets go of the step and of all locks. A child that was forked meanwhile only forgets them."""
+        stack, self._stack = self._stack, ExitStack()
+        if os.getpid() != self._pid:
+            stack.pop_all()
+            return
+        with usable(self._store.path):
+            stack.close()
+
+
+def locked(run: Run) -> AbstractContextManager[None]:
+    """Keeps other processes, and other callers of this one, from saving into the run within the block.
+
+    Raises RunBusy, StoreUnusable, UnsafeRuntime, WrongKey.
+    """
+    folder = run.store().images.folder
+    return running(folder / f"{run.name}{LOCK_SUFFIX}", run.name)

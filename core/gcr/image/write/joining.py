@@ -1,0 +1,47 @@
+"""Joins the parts of an image that several processes have written, each into a pack of its own."""
+
+from collections.abc import Sequence
+
+from gcr.image.chunks.chunk import NAME_BYTES
+from gcr.image.files import references
+from gcr.image.files.references import RECORD_BYTES, ZEROS, References
+from gcr.image.pack.format import Pack
+from gcr.image.store.store import Store
+from gcr.image.write.part import Part
+from gcr.image.write.placing import Counts
+from gcr.imageerrors import Damaged
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """Returns the chunks of all parts, one part behind the other. Every pack occurs once. No part has digests."""
+    numbers: dict[Pack, int] = {}
+    found = bytearray()
+    for part in parts:
+        mine = [numbers.setdefault(pack, len(numbers)) for pack in part.packs]
+        found += _renumbered(part.references, mine)
+    counts = [part.counts for part in parts]
+    total = Counts(*(sum(getattr(each, name) for each in counts) for name in Counts.__struct_fields__))
+    return Part(tuple(numbers), bytes(found), b"", total)
+
+
+def _renumbered(found: bytes, numbers: Sequence[int]) -> bytes:
+    """Returns references whose packs are counted anew. `numbers`: the new number of each."""
+    if all(new == old for old, new in enumerate(numbers)):
+        return found
+    changed, before = bytearray(found), References(found)
+    for at, (pack, block) in enumerate(zip(before.packs, before.blocks, strict=True)):
+        if pack != ZEROS:
+            name = found[at * RECORD_BYTES : at * RECORD_BYTES + NAME_BYTES]
+            references.pack_into(changed, at, (name, numbers[pack], block))
+    return bytes(changed)
+
+
+def refuse_missing(store: Store, parts: Sequence[Part]) -> None:
+    """Raises Damaged unless the store has every pack of the parts, judged by its end: its writer may see another disk.
+
+    Raises WrongImage, OSError.
+    """
+    for pack in {pack for part in parts for pack in part.packs}:
+        if not store.packs.has(pack):
+            text = "a pack of another process is not here"
+            raise Damaged.of(store.packs.folder / pack.id, text, hint="all processes need one folder as their store")

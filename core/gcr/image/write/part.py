@@ -1,0 +1,198 @@
+"""Writes the chunks of an image, or of a part of one: cuts memory into chunks, names each, and writes the new ones.
+
+Those that the store does not have go into one pack. The memory lies still, mapped in this process; several threads name
+and write it at once. A chunk that the store is known to have may be added by its name. writer.py publishes what one
+process wrote as an image, joining.py what several did.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count, repeat
+from threading import Lock
+from typing import Self
+
+from msgspec import Struct
+
+from gcr.errors import RolledBack, UsageError
+from gcr.hashing import HashKey, hash_each
+from gcr.hashing.chunks import CHUNK_BYTES, chunk_count
+from gcr.image.chunks.chunk import Chunk, cut
+from gcr.image.chunks.entry import padded
+from gcr.image.disk.failing import usable
+from gcr.image.disk.threads import all_of, groups, started
+from gcr.image.files.imagedfile import ImagedFile
+from gcr.image.pack.format import GROUP_BYTES, Pack
+from gcr.image.pack.writer import WAITING
+from gcr.image.store.store import Store
+from gcr.image.write.brought import BroughtChunks
+from gcr.image.write.placing import Counts, Piece, Placed, Placing
+from gcr.image.write.rate import Rate
+
+Addition = tuple[memoryview, Mapping[int, Chunk]]  # an allocation, and its chunks that are known, by number
+
+
+class Part(Struct, frozen=True):
+    """Chunks that one process has written, in order. `references`, `digests`: as in the files of an image.
+
+    packs: those that have one of the chunks, as the references count them; all are synced
+    digests: empty if the writer had no key
+    """
+
+    packs: Sequence[Pack]
+    references: bytes
+    digests: bytes
+    counts: Counts
+
+
+class _Work(Struct, frozen=True):
+    """The tools of a writer within its block. `naming`, `filling`: threads that name chunks, and that fill the pack."""
+
+    placing: Placing
+    naming: ThreadPoolExecutor
+    filling: ThreadPoolExecutor
+
+
+@dataclass(slots=True)
+class PartWriter:
+    """Writes chunks of the image `name`. Leaving the `with` block without `finish` leaves nothing.
+
+    After the block no lock keeps the pack from a clean-up: the process that publishes the image holds the store's lock
+    from before the block until the end.
+
+    key: of the device hashes; None: there are none. Everything raises StoreUnusable if the disk is full, fails, or is
+    gone.
+    """
+
+    store: Store
+    name: str
+    threads: int = 8
+    rate: Rate = field(default_factory=lambda: Rate(None))
+    chunk_bytes: int = CHUNK_BYTES
+    key: HashKey | None = None
+    counts: Counts = field(default_factory=Counts)
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _work: _Work = field(init=False)
+    _brought: BroughtChunks = field(default_factory=BroughtChunks)
+    _failed: BaseException | None = None  # then a chunk that has its place may be nowhere
+    _lock: Lock = field(default_factory=Lock)  # of what was brought
+
+    def __enter__(self) -> Self:
+        with ExitStack() as begun, usable(self.store.path):
+            self._hold(begun)
+            placing = Placing(self.store, self.counts, max(GROUP_BYTES, padded(self.chunk_bytes)))
+            begun.callback(placing.pack.abandon)
+            naming = begun.enter_context(started(self.threads, "gcr-name"))
+            filling = begun.enter_context(started(min(self.threads, WAITING), "gcr-fill"))
+            self._work = _Work(placing, naming, filling)
+            self._stack = begun.pop_all()
+        return self
+
+    def _hold(self, begun: ExitStack) -> None:
+        """Takes the locks that are held within the block."""
+        begun.enter_context(self.store.used())
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def has(self, name: bytes, size: int) -> bool:
+        """Returns whether a chunk may be added by this name: the store has it, or it is zero."""
+        return self._work.placing.has(name, size)
+
+    def add(self, allocations: Iterable[Addition]) -> None:
+        """Adds all bytes of allocations, behind those added before. One call at a time.
+
+        The bytes must not change meanwhile; those of known chunks are not read. Raises Damaged if the store lacks a
+        known chunk.
+        """
+        self._add_all(self._pieces(allocations))
+
+    def _pieces(self, allocations: Iterable[Addition]) -> Iterator[Piece]:
+        first = self._brought.count
+        for memory, known in allocations:
+            for number, (start, size) in enumerate(cut(len(memory), self.chunk_bytes)):
+                yield first + number, memory[start : start + size], known.get(number)
+            first += chunk_count(len(memory), self.chunk_bytes)
+
+    def add_file(self, file: ImagedFile, memory: memoryview) -> None:
+        """Adds the bytes of a file, behind all that was added before; no allocation may follow. One call at a time.
+
+        The bytes must not change meanwhile. The manifest names the files in the same order.
+        """
+        self.add_files([(file, memory)])
+
+    def add_files(self, files: Iterable[tuple[ImagedFile, memoryview]]) -> None:
+        """Adds the bytes of files as `add_file` does. A file is asked for once there is work for a thread."""
+        self._add_all(self._pieces_of(files))
+
+    def _pieces_of(self, files: Iterable[tuple[ImagedFile, memoryview]]) -> Iterator[Piece]:
+        numbers = count(self._brought.count)
+        for file, memory in files:
+            for at, size in file.chunks(self.chunk_bytes):
+                yield next(numbers), memory[at : at + size], None
+
+    def put(self, spans: Iterable[tuple[int, memoryview]]) -> None:
+        """Adds chunks of allocations, each once, in any order and by any thread.
+
+        A span has the number of its first chunk in the image, and the bytes of one chunk or of several that follow each
+        other. They must not change meanwhile. Raises UsageError for a chunk that was put before.
+        """
+        self._add_all(
+            (first + number, memory[at : at + size], None)
+            for first, memory in spans
+            for number, (at, size) in enumerate(cut(len(memory), self.chunk_bytes))
+        )
+
+    def names(self, first: int, count: int) -> Sequence[bytes]:
+        """Returns the names of chunks by their numbers. Raises RolledBack if one was not added."""
+        self._refuse_missing(first, count)
+        return self._brought.names(first, count)
+
+    def _refuse_missing(self, first: int, count: int) -> None:
+        if (missing := self._brought.missing(first, count)) is not None:
+            raise RolledBack(f"chunk {missing} of image {self.name} was never brought")
+
+    def finish(self) -> Part:
+        """Finishes the pack, once; nothing can be added any more. The caller syncs the folder of the packs."""
+        with usable(self.store.path):
+            self._refuse_failed()
+            self._refuse_missing(0, self._brought.count)
+            finished = self._work.filling.submit(self._work.placing.finish)
+            found, digests = bytes(self._brought.references), bytes(self._brought.digests) if self.key else b""
+            finished.result()
+            return Part(self._work.placing.used(), found, digests, self.counts)
+
+    def _add_all(self, pieces: Iterable[Piece]) -> None:
+        self._refuse_failed()
+        work = self._work
+        try:
+            with usable(self.store.path):
+                together = groups(pieces, lambda piece: padded(len(piece[1])), GROUP_BYTES)
+                all_of(together, (work.naming, self._named), (work.filling, self._write), self._place)
+        except BaseException as error:
+            self._failed = error
+            raise
+
+    def _refuse_failed(self) -> None:
+        if self._failed:
+            raise self._failed
+
+    def _named(self, pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Chunk]]:
+        return pieces, self._chunks_of(pieces)
+
+    def _place(self, named: tuple[Sequence[Piece], Sequence[Chunk]]) -> Placed:
+        return self._work.placing.place(*named)
+
+    def _write(self, placed: Placed) -> None:
+        self.rate.spend(sum(entry.size for entry in placed.entries))
+        self._work.placing.pack.write(placed.entries, placed.data)
+        with self._lock:
+            if (twice := self._brought.twice(placed.brought)) is not None:
+                raise UsageError(f"chunk {twice} of image {self.name} was brought before")
+            self._brought.add(placed.brought)
+
+    def _chunks_of(self, pieces: Sequence[Piece]) -> Sequence[Chunk]:
+        looked_at = [data for _, data, known in pieces if not known]
+        digests = iter(hash_each(looked_at, self.key, self.chunk_bytes) if self.key else repeat(b""))
+        return [known or Chunk(self.store.cipher.name_of(data), next(digests)) for _, data, known in pieces]
