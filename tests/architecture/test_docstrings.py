@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-FOLDERS = ("core", "backends", "shim")
+FOLDERS = ("core", "backends", "integrations", "shim")
 
 QUESTION = re.compile(r"(Of|What|Who|Whose|Whether|Where|When|How|Which)\b")
 NAMELESS = re.compile(r"\b(nobody|somebody|whoever)\b", re.IGNORECASE)

@@ -24,6 +24,9 @@ VENDOR = {
     "mindspore",
 }
 BACKENDS = {"gcr_nvidia", "gcr_amd", "gcr_ascend"}
+INTEGRATIONS = {"gcr_torch"}
+PUBLIC_NAMES = {"gcr_torch": "gcr/torch"}  # the folder of core that has an integration's public names, and loads it
+OPEN_TO_INTEGRATIONS = ("gcr.checkpoints", "gcr.errors", "gcr.imageerrors", "gcr.version")
 DEMO_DEVICES = "gcr/demo/devices"
 LONGEST_FUNCTION = 60
 PARTS_OF_A_DRAIN = {"CopiesWithin", "PreparesHash"}
@@ -69,6 +72,10 @@ def sources(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*.py")) if "__pycache__" not in path.parts)
 
 
+def ours(root: Path) -> list[Path]:
+    return [path for folder in ("core", "backends", "integrations") for path in sources(root / folder)]
+
+
 def imported(path: Path) -> set[str]:
     """Modules a file imports, anywhere in it; those loaded by name as well, where the name is a literal."""
     found: set[str] = set()
@@ -103,6 +110,26 @@ def backends_that_import_each_other(root: Path) -> list[str]:
         for path in sources(root / "backends" / name.removeprefix("gcr_")):
             found += [f"{path}: {bad}" for bad in sorted(tops(path) & (BACKENDS - {name}))]
     return found
+
+
+def core_that_imports_an_integration(root: Path) -> list[str]:
+    found = [(path.relative_to(root / "core"), name) for path in sources(root / "core") for name in sorted(tops(path))]
+    return [
+        f"{path}: {name}"
+        for path, name in found
+        if name in INTEGRATIONS and path.parent.as_posix() != PUBLIC_NAMES[name]
+    ]
+
+
+def integrations_that_import_the_inside_of_core(root: Path) -> list[str]:
+    """An integration is written against `gcr.checkpoints`, as one of another project could be."""
+    return [
+        f"{path}: {name}"
+        for path in sources(root / "integrations")
+        for name in sorted(imported(path))
+        if name.partition(".")[0] in {"gcr"} | BACKENDS
+        if not any(name == each or name.startswith(f"{each}.") for each in OPEN_TO_INTEGRATIONS)
+    ]
 
 
 def core_that_guesses_what_a_backend_can(root: Path) -> list[str]:
@@ -173,7 +200,7 @@ def opens_for_writing(node: ast.Call) -> bool:
 
 def core_that_globs(root: Path) -> list[str]:
     """Returns the calls of glob: from Python 3.12 on it hides a directory that cannot be read; gcr.listing does not."""
-    paths = (*sources(root / "core"), *sources(root / "backends"))
+    paths = ours(root)
     return [
         f"{path}:{node.lineno}"
         for path in paths
@@ -185,7 +212,7 @@ def core_that_globs(root: Path) -> list[str]:
 
 def functions_that_are_too_long(root: Path) -> list[str]:
     found = []
-    for path in (*sources(root / "core"), *sources(root / "backends")):
+    for path in ours(root):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 > LONGEST_FUNCTION:
                 found.append(f"{path}:{node.lineno} {node.name}")
@@ -197,7 +224,7 @@ def files_that_are_too_long(root: Path) -> list[str]:
 
 
 def too_long(root: Path) -> list[str]:
-    paths = (*sources(root / "core"), *sources(root / "backends"))
+    paths = ours(root)
     return [name_of(path, root) for path in paths if len(path.read_text().splitlines()) > LONGEST_FILE]
 
 
@@ -208,7 +235,7 @@ def classes_that_are_too_wide(root: Path) -> list[str]:
 def too_wide(root: Path) -> list[str]:
     return [
         f"{name_of(path, root)} {node.name}"
-        for path in (*sources(root / "core"), *sources(root / "backends"))
+        for path in ours(root)
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef)
         if len(methods_of(node)) > MOST_METHODS or len(fields_of(node)) > MOST_FIELDS
@@ -249,6 +276,14 @@ RULES: dict[Callable[[Path], list[str]], list[tuple[str, str]]] = {
     backends_that_import_each_other: [
         ("backends/amd/gcr_amd/a.py", "from gcr_nvidia.uuids import raw"),
         ("backends/nvidia/gcr_nvidia/a.py", "def f():\n    import gcr_ascend"),
+    ],
+    core_that_imports_an_integration: [
+        ("core/gcr/cli/a.py", "def f():\n    from gcr_torch import dcp"),
+        ("core/gcr/a.py", "import importlib\nimportlib.import_module('gcr_torch')"),
+    ],
+    integrations_that_import_the_inside_of_core: [
+        ("integrations/torch/gcr_torch/a.py", "from gcr.image.store.store import Store"),
+        ("integrations/torch/gcr_torch/a.py", "def f():\n    import gcr_nvidia"),
     ],
     core_that_guesses_what_a_backend_can: [
         ("core/gcr/worker/a.py", "def f(drain):\n    return hasattr(drain, 'move')"),

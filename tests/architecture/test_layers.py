@@ -49,6 +49,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     | {"image.read", "image.write"},
     "checkpoints": {ROOT, "hashing", "image.crypto", "image.disk", "image.files", "image.read", "image.store"}
     | {"image.write"},
+    "torch": {ROOT},
     "library": BASE | {"api", "image.crypto", "image.store", "job", "rendezvous"},
     "demo": {ROOT, "supervisor"},
     "cli": BASE

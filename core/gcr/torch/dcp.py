@@ -1,0 +1,11 @@
+"""Adapters for torch.distributed.checkpoint: `Writer` saves a step, `Reader` loads one, `Stager` copies a state aside.
+
+Importing this module imports PyTorch. Raises LibraryMissing without it.
+"""
+
+from gcr.torch import needing_torch
+
+with needing_torch():
+    from gcr_torch.dcp import Reader, Stager, Writer
+
+__all__ = ["Reader", "Stager", "Writer"]

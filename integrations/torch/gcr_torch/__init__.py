@@ -1,0 +1,13 @@
+"""PyTorch: training checkpoints in gcr's stores. `gcr.torch` is its public name; docs/training.md shows it.
+
+    tensors.py       the bytes of a tensor, and tensors of bytes
+    record.py        DCP's metadata as the JSON that a step has
+    writer.py        StorageWriter: saves a step
+    reader.py        StorageReader: loads one
+    stager.py        AsyncStager: copies a state to host memory
+    state.py         modules and optimizers as a state
+    together.py      what all ranks agree on
+    checkpointer.py  Checkpointer, upon all of them
+
+Imports of the core only `gcr.checkpoints`, errors and version, and torch only in its modules, not here.
+"""

@@ -1,0 +1,277 @@
+"""Saves the state of a training every so many steps, while the training goes on.
+
+    keeper = Checkpointer("/data/run", keep_last=3, keep_every=1000)
+    state = {"model": model, "optimizer": optimizer}
+    start = keeper.load_latest(into=state)                  # None on an empty store; else the step
+    for step in …:
+        …
+        keeper.save(step, state)                            # copies the state aside, and returns
+
+Every rank makes the same calls. Saves are written by one thread, in order, with collectives of a process group of its
+own. A step is saved when its manifest is published (gcr.checkpoints.saving), or not at all.
+"""
+
+import logging
+import os
+import time
+from collections.abc import MutableMapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import BoundedSemaphore
+from typing import Any, Literal, Self
+
+from msgspec import Struct
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.state_dict_loader import load as load_by_dcp
+from torch.distributed.checkpoint.state_dict_saver import save as save_by_dcp
+
+from gcr.checkpoints.run import checked_step, doomed, run_in
+from gcr.checkpoints.saving import locked
+from gcr.errors import GcrError, UsageError
+from gcr.imageerrors import NotSaved
+from gcr_torch.reader import Reader
+from gcr_torch.stager import Stager
+from gcr_torch.state import adapted, states_of, take_back
+from gcr_torch.together import Failing, Together, cause_of
+from gcr_torch.writer import Writer
+
+log = logging.getLogger("gcr.torch")
+
+TIMEOUT_S = 600.0  # longest wait of a rank for the others in one collective
+
+
+class Save(Struct, frozen=True):
+    """A save that was asked for. `blocked_s`: seconds that the caller waited for `save`.
+
+    safe: done when every tensor of the state may change · durable: done when the step outlives any crash; it has
+    NotSaved if it does not become that, also for a save that was skipped
+    """
+
+    step: int
+    blocked_s: float
+    safe: Future[None]
+    durable: Future[None]
+    skipped: bool = False
+
+
+class Checkpointer:
+    """Saves and loads the steps of one run. Each rank has one, made, used and closed at the same points.
+
+    keep_last, keep_every: after a save all steps are removed but so many, and multiples; None: none is removed
+    on_error: "warn": a save that fails is logged, and `Save.durable` has the error; "raise": the next call raises it
+    in_flight: so many saves may be under way, each with a copy of the state in host memory
+    when_full: "wait": a save that finds so many under way waits for one; "skip": it is not made, on any rank
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str],
+        *,
+        run: str = "train",
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        on_error: Literal["warn", "raise"] = "warn",
+        in_flight: int = 1,
+        when_full: Literal["wait", "skip"] = "wait",
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Touches no store yet. With torch.distributed it makes two process groups, so all ranks must come here.
+
+        Raises UsageError.
+        """
+        if on_error not in ("warn", "raise") or when_full not in ("wait", "skip"):
+            raise UsageError(f"on_error={on_error!r}, when_full={when_full!r}: warn or raise, wait or skip")
+        if in_flight < 1 or (keep_last is not None and keep_last < 1) or (keep_every is not None and keep_every < 1):
+            raise UsageError("in_flight, keep_last and keep_every are 1 or more")
+        self.run = run_in(store, run)
+        self._keep, self._on_error, self._when_full = (keep_last, keep_every), on_error, when_full
+        self._together = Together(timeout_s)
+        self._room = BoundedSemaphore(in_flight)
+        self._stager = Stager()
+        self._thread = ThreadPoolExecutor(1, "gcr-save")
+        self._failed: NotSaved | None = None
+        self._lock: ExitStack | None = None  # of the run, on rank 0, from the first save on
+
+    # ---- saving -------------------------------------------------------------------------------------------------
+
+    def save(self, step: int, state: MutableMapping[str, Any]) -> Save:
+        """Copies the state aside and returns; it is written meanwhile. Every rank calls it with the same step.
+
+        Raises NotSaved with on_error="raise", of this save or of an earlier one; else nothing.
+        """
+        began = time.monotonic()
+        self._raise_failed()
+        if not self._has_room():
+            return self._skipped(step, began)
+        try:
+            staged = self._staged(step, state)
+        except BaseException:  # Ctrl-C
+            self._room.release()
+            raise
+        safe, durable = Future[None](), Future[None]()
+        staged.add_done_callback(lambda _: safe.set_result(None))
+        self._thread.submit(self._write, step, staged, durable)
+        return Save(step, time.monotonic() - began, safe, durable)
+
+    def _has_room(self) -> bool:
+        """Takes a place among the saves under way; returns False for a save that is not to be made, on all ranks."""
+        if self._when_full == "wait":
+            return self._room.acquire()
+        try:
+            goes = self._together.agreed(lambda: self._room.acquire(blocking=False))
+        except RuntimeError as error:  # of a process group: another rank is gone
+            log.warning("run %s: the ranks cannot agree on a save: %s", self.run.name, error)
+            return False
+        return goes and (self._together.rank == 0 or self._room.acquire())
+
+    def _skipped(self, step: int, began: float) -> Save:
+        safe, durable = Future[None](), Future[None]()
+        safe.set_result(None)
+        durable.set_exception(NotSaved(f"run {self.run.name}: step {step} was skipped: as many saves are under way"))
+        return Save(step, time.monotonic() - began, safe, durable, skipped=True)
+
+    def _staged(self, step: int, state: MutableMapping[str, Any]) -> Future[dict[str, Any]]:
+        """Returns the copy of the state; a Future with the error for a state that cannot be saved."""
+        try:
+            checked_step(step)
+            return self._stager.stage(states_of(adapted(state)))
+        except Exception as error:
+            failed = Future[dict[str, Any]]()
+            failed.set_exception(error)
+            return failed
+
+    def _write(self, step: int, staged: Future[dict[str, Any]], durable: Future[None]) -> None:
+        """Writes a step, on the thread of all saves."""
+        try:
+            self._save_together(step, staged)
+        except BaseException as error:
+            failed = self._not_saved(step, error)
+            self._failed = self._failed or failed
+            durable.set_exception(failed)
+        else:
+            durable.set_result(None)
+            self._remove_old_steps()
+        finally:
+            self._room.release()
+
+    def _save_together(self, step: int, staged: Future[dict[str, Any]]) -> None:
+        """Takes part in the save also if this rank cannot save: else the others would wait for it."""
+        writer = Writer(self.run.folder, run=self.run.name, is_locked=True)
+        state: dict[str, Any] = {}
+        try:
+            state = staged.result()
+            writer.reset(str(checked_step(step)))
+            self._lock_run()
+            planner = DefaultSavePlanner()
+        except Exception as error:
+            planner = Failing(error)
+        try:
+            save_by_dcp(
+                state,
+                storage_writer=writer,
+                planner=planner,
+                process_group=self._together.saving,
+                no_dist=self._together.is_alone,
+            )
+        finally:
+            writer.close()
+
+    def _lock_run(self) -> None:
+        """Takes the run's lock on rank 0, once. Raises RunBusy, StoreUnusable …"""
+        if self._together.rank == 0 and self._lock is None:
+            with ExitStack() as begun:
+                begun.enter_context(locked(self.run))
+                self._lock = begun.pop_all()
+
+    def _not_saved(self, step: int, error: BaseException) -> NotSaved:
+        rank, cause = cause_of(error)
+        where = "" if rank is None or self._together.is_alone else f"rank {rank}: "
+        failed = NotSaved(f"run {self.run.name}: step {step} is not saved: {where}{cause or type(cause).__name__}")
+        failed.hint = cause.hint if isinstance(cause, GcrError) else ""
+        failed.__cause__ = cause
+        log.warning("%s", failed)
+        return failed
+
+    def _remove_old_steps(self) -> None:
+        if self._together.rank:
+            return
+        try:
+            if going := doomed(self.run.steps(), *self._keep):
+                self.run.remove(going)
+        except (GcrError, OSError) as error:
+            log.warning("run %s: old steps are not removed: %s", self.run.name, error)
+
+    def _raise_failed(self) -> None:
+        failed, self._failed = self._failed, None
+        if failed and self._on_error == "raise":
+            raise failed
+
+    # ---- loading ------------------------------------------------------------------------------------------------
+
+    def load_latest(self, into: MutableMapping[str, Any]) -> int | None:
+        """Loads the last step into the state, and returns it; returns None if the run has no step. On every rank.
+
+        Raises as `load`.
+        """
+        self.wait()
+        step = self._together.agreed(self.run.latest)
+        if step is not None:
+            self.load(step, into)
+        return step
+
+    def load(self, step: int, into: MutableMapping[str, Any]) -> None:
+        """Loads a step into the state: tensors in place, objects by their `load_state_dict`. On every rank.
+
+        A part of the state may have been loaded when it raises Damaged. Raises NoSuchImage, WrongImage, StoreUnusable,
+        WrongKey, UsageError, and PyTorch's errors for a state of other names or shapes.
+        """
+        self._together.agreed(lambda: self.run.manifest(step).name)
+        state = adapted(into)
+        reader = Reader(self.run.folder, run=self.run.name, step=step)
+        try:
+            load_by_dcp(
+                state,
+                storage_reader=reader,
+                process_group=self._together.saving,
+                no_dist=self._together.is_alone,
+            )
+        except CheckpointException as error:
+            raise cause_of(error)[1] from error
+        finally:
+            reader.close()
+        take_back(state, into)
+
+    # ---- the run ------------------------------------------------------------------------------------------------
+
+    def latest(self) -> int | None:
+        """Returns the last step that is saved, None if there is none. Raises StoreUnusable, UnsafeRuntime, WrongKey."""
+        return self.run.latest()
+
+    def steps(self) -> Sequence[int]:
+        """Returns the steps that are saved, in order. Raises as `latest`."""
+        return self.run.steps()
+
+    def verify(self, step: int) -> int:
+        """Compares every byte of a step with what was written. Returns the bytes. Raises NoSuchImage, Damaged …"""
+        return self.run.verify(step)
+
+    def wait(self) -> None:
+        """Waits until no save is under way. Raises NotSaved with on_error="raise"."""
+        self._thread.submit(lambda: None).result()
+        self._raise_failed()
+
+    def close(self) -> None:
+        """Waits until no save is under way, and lets go of the run and of host memory. Raises as `wait`."""
+        self._thread.shutdown()
+        self._stager.close()
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+        self._raise_failed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,64 @@
+"""The bytes of a tensor, and tensors of bytes."""
+
+import ctypes
+from collections.abc import Sequence
+from math import prod
+
+import torch
+
+from gcr.imageerrors import NotSaveable, WrongImage
+
+
+def host_bytes(tensor: torch.Tensor, name: str) -> memoryview:
+    """Returns the elements of a tensor in row-major order, without a copy where they lie so in host memory.
+
+    The memory stays valid as long as the view; it changes with the tensor if there was no copy. `name`: for errors.
+    Raises NotSaveable for a tensor that has no such bytes.
+    """
+    refuse_unsaveable(tensor, name)
+    plain = tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
+    size = plain.numel() * plain.element_size()
+    if not size:
+        return memoryview(b"")
+    memory = (ctypes.c_ubyte * size).from_address(plain.data_ptr())
+    memory.tensor = plain  # type: ignore[attr-defined]  # keeps the address valid
+    return memoryview(memory).cast("B")
+
+
+def refuse_unsaveable(tensor: torch.Tensor, name: str) -> None:
+    """Raises NotSaveable for a tensor whose elements are not one run of bytes in one storage."""
+    if kind := _unsaveable(tensor):
+        raise NotSaveable(f"{name}: a {kind} cannot be saved", hint="leave it out of the state, or make it dense")
+
+
+def _unsaveable(tensor: torch.Tensor) -> str | None:
+    if tensor.is_quantized:
+        return "quantised tensor"
+    if tensor.is_nested:
+        return "nested tensor"
+    if tensor.layout != torch.strided:
+        return f"sparse tensor ({tensor.layout})"
+    if tensor.device.type == "meta":
+        return "meta tensor, which has no bytes,"
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # its own address leads nowhere
+        return f"tensor of class {type(tensor).__name__}, which wraps others,"
+    return None
+
+
+def of_bytes(data: memoryview, dtype: torch.dtype, sizes: Sequence[int]) -> torch.Tensor:
+    """Returns a tensor in this memory, which holds its elements in row-major order."""
+    if not prod(sizes):
+        return torch.empty(tuple(sizes), dtype=dtype)
+    return torch.frombuffer(data, dtype=torch.uint8).view(dtype).reshape(tuple(sizes))
+
+
+def dtype_called(name: str) -> torch.dtype:
+    """Returns the type of elements, such as `bfloat16`. Raises WrongImage for one that this PyTorch does not know."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise WrongImage(f"a tensor has elements of the type {name!r}, which PyTorch {torch.__version__} does not know")
+    return found
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

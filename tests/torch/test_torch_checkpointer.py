@@ -1,0 +1,83 @@
+"""Checkpointer with the real PyTorch on the CPU, with gloo: FSDP2 and one process, and what may go wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gcr.checkpoints.run import run_in
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_training_goes_on_as_if_it_had_not_ended(ranks: Any, tmp_path: Path, world: int) -> None:
+    whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
+    _, straight = ranks("trains", world, store=whole, steps=6)[0]
+    ranks("trains", world, store=parts, steps=3)
+    first, resumed = ranks("trains", world, store=parts, steps=6)[0]
+    assert (first, resumed) == (3, straight)
+    assert run_in(parts, "train").steps() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_training_of_two_ranks_is_loaded_by_four_and_by_one(ranks: Any, tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    _, saved = ranks("trains", 2, store=store, steps=3)[0]
+    for world in (4, 1):
+        assert ranks("looks", world, store=store) == [(3, saved)] * world
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_old_steps_go_but_for_those_that_a_rule_keeps(ranks: Any, tmp_path: Path, world: int) -> None:
+    store = tmp_path / "store"
+    assert ranks("keeps", world, store=str(store)) == [([4, 8, 9], 9)] * world
+    assert run_in(store, "train").store().clean() == 0  # what only the others needed is gone as well
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_save_that_fails_ends_no_training(ranks: Any, tmp_path: Path, world: int) -> None:
+    found = ["NotSaved: NotSaveable", None, "NotSaved: UsageError", "NotSaved: UsageError", "NotSaved: NotSaveable"]
+    found += [None, "NotSaved: RunBusy"] if world == 1 else [None]
+    for errors, steps, said in ranks("fails", world, store=str(tmp_path / "store")):
+        assert (errors, steps) == (found, [2, 6])
+        assert said == len([error for error in found if error])
+
+
+def test_errors_are_raised_where_that_was_asked_for(ranks: Any, tmp_path: Path) -> None:
+    errors, steps = ranks("raises", store=str(tmp_path / "store"))[0]
+    assert errors[0] == (
+        "not_saved 4: run train: step 1 is not saved: a: a meta tensor, which has no bytes, cannot be saved"
+    )
+    assert (errors[1:], steps) == ([None, None, None], [2])
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_save_that_finds_no_room_is_skipped_on_all_ranks(ranks: Any, tmp_path: Path, world: int) -> None:
+    arguments = {"faults": str(tmp_path / "faults"), "when_full": "skip", "in_flight": 1}
+    for found in ranks("crowds", world, store=str(tmp_path / "store"), **arguments):
+        assert found == (True, [False, True, True], ["NoneType", "NotSaved", "NotSaved"], [1])
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_saves_wait_for_room_and_are_made_in_order(ranks: Any, tmp_path: Path, in_flight: int) -> None:
+    arguments = {"faults": str(tmp_path / "faults"), "when_full": "wait", "in_flight": in_flight}
+    early, skipped, errors, steps = ranks("crowds", store=str(tmp_path / "store"), **arguments)[0]
+    assert early
+    assert steps == [*range(1, in_flight + 1), 9]
+    assert (set(skipped), set(errors)) == ({False}, {"NoneType"})
+
+
+def test_the_other_ranks_go_on_when_one_is_killed_in_a_save(ranks: Any, tmp_path: Path) -> None:
+    arguments = {"store": str(tmp_path / "store"), "faults": str(tmp_path / "faults")}
+    first, second = ranks.ended("loses_a_rank", 2, **arguments)
+    assert (first.result, second.code) == (("NotSaved", [1]), -9), first
+
+
+def test_after_an_interrupt_the_next_save_is_made(ranks: Any, tmp_path: Path) -> None:
+    arguments = {"store": str(tmp_path / "store"), "faults": str(tmp_path / "faults")}
+    assert ranks("is_interrupted", **arguments) == [(True, [1, 3])]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"on_error": "ignore"}, {"when_full": "fail"}, {"in_flight": 0}, {"keep_last": 0}]
+)
+def test_wrong_settings_are_refused(ranks: Any, tmp_path: Path, arguments: dict[str, Any]) -> None:
+    assert ranks("makes", store=str(tmp_path / "store"), arguments=arguments) == ["usage"]
