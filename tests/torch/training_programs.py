@@ -123,8 +123,10 @@ def keeps(rank: int, world: int, store: str) -> Any:
             state["step"] = step
             saves.append(keeper.save(step, state))
         keeper.wait()
+        if world > 1:
+            dist.barrier()  # rank 0 removes old steps before it comes here
         assert all(save.durable.result() is None and save.safe.done() and save.blocked_s >= 0 for save in saves)
-        assert keeper.verify(9) > 0
+        assert rank or keeper.verify(9) > 0  # a reader would delay the removal of chunks
         return list(keeper.steps()), keeper.latest()
 
 

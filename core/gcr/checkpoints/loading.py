@@ -15,7 +15,7 @@ class Step:
 
     def __init__(self, run: Run, step: int, threads: int = 4) -> None:
         """`threads`: that compare. Raises NoSuchImage, Damaged, WrongImage, StoreUnusable, WrongKey, UsageError."""
-        run.manifest(step)  # makes no store in an empty folder
+        run.bring(step)  # makes no store in an empty folder
         self.run, self.number = run, step
         self._reader = ImageReader(run.store(), run.image(step), threads)
 

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, ExitStack
 from msgspec import Struct
 
 from gcr.checkpoints.run import Run
+from gcr.errors import GcrError
 from gcr.faults import reach
 from gcr.hashing.chunks import CHUNK_BYTES, check_chunk_bytes
 from gcr.image.disk.failing import usable
@@ -91,10 +92,18 @@ class Saving:
             if not is_locked:
                 begun.enter_context(locked(run))
             self._store.sweep()
+            if run.url:
+                self._refuse_listed()
             begun.enter_context(self._store.used())
             self._claim = self._claimed(begun)
             reach("checkpoint.begun")
             self._stack = begun.pop_all()
+
+    def _refuse_listed(self) -> None:
+        """Raises StepExists for a step that the bucket has; removes one that the folder alone has."""
+        if self.step in self.run.steps():
+            raise StepExists(f"run {self.run.name} at {self.run.url} has step {self.step} already")
+        self.run.remove([self.step])
 
     def _claimed(self, begun: ExitStack) -> Claim:
         try:
@@ -122,15 +131,33 @@ class Saving:
                 manifest = publish(
                     self._store, self._claim, part, None, lambda found: self._described(found, files, world, framework)
                 )
+            if self.run.url:
+                self._send()
         finally:
             self.close()
         reach("checkpoint.published")
+        if self.run.url:
+            self._forget_others()
         log.info(
             "run %s: step %d saved: %d of %d bytes written by %d ranks in %.2f s",
             *(self.run.name, self.step, manifest.costs.bytes_written, manifest.costs.bytes_total, world),
             time.time() - self._began,
         )
         return manifest
+
+    def _send(self) -> None:
+        """Pushes the step. It is no step of the run if that fails, and so must not stay here."""
+        try:
+            self.run.elsewhere.send(self._store, self._claim.name, self.step)
+        except BaseException:
+            self.run.remove([self.step])
+            raise
+
+    def _forget_others(self) -> None:
+        try:
+            self.run.keep_only(self.step)
+        except (GcrError, OSError) as error:
+            log.warning("run %s: earlier steps stay in %s: %s", self.run.name, self._store.path, error)
 
     def _described(self, contents: Contents, files: Sequence[ImagedFile], world: int, framework: Framework) -> Manifest:
         return Manifest(

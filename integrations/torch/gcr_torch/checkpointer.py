@@ -58,6 +58,7 @@ class Save(Struct, frozen=True):
 class Checkpointer:
     """Saves and loads the steps of one run. Each rank has one, made, used and closed at the same points.
 
+    store, cache: as of Writer
     keep_last, keep_every: after a save all steps are removed but so many, and multiples; None: none is removed
     on_error: "warn": a save that fails is logged, and `Save.durable` has the error; "raise": the next call raises it
     in_flight: so many saves may be under way, each with a copy of the state in host memory
@@ -69,6 +70,7 @@ class Checkpointer:
         store: str | os.PathLike[str],
         *,
         run: str = "train",
+        cache: str | os.PathLike[str] | None = None,
         keep_last: int | None = None,
         keep_every: int | None = None,
         on_error: Literal["warn", "raise"] = "warn",
@@ -84,7 +86,9 @@ class Checkpointer:
             raise UsageError(f"on_error={on_error!r}, when_full={when_full!r}: warn or raise, wait or skip")
         if in_flight < 1 or (keep_last is not None and keep_last < 1) or (keep_every is not None and keep_every < 1):
             raise UsageError("in_flight, keep_last and keep_every are 1 or more")
-        self.run = run_in(store, run)
+        self.run = run_in(store, run, cache)
+        if self.run.url and (keep_last or keep_every):
+            raise UsageError("a bucket keeps every step: keep_last and keep_every are for a folder")
         self._keep, self._on_error, self._when_full = (keep_last, keep_every), on_error, when_full
         self._together = Together(timeout_s)
         self._room = BoundedSemaphore(in_flight)
@@ -157,7 +161,7 @@ class Checkpointer:
 
     def _save_together(self, step: int, staged: Future[dict[str, Any]]) -> None:
         """Takes part in the save also if this rank cannot save: else the others would wait for it."""
-        writer = Writer(self.run.folder, run=self.run.name, is_locked=True)
+        writer = Writer(self.run, is_locked=True)
         state: dict[str, Any] = {}
         try:
             state = staged.result()
@@ -228,7 +232,7 @@ class Checkpointer:
         """
         self._together.agreed(lambda: self.run.manifest(step).name)
         state = adapted(into)
-        reader = Reader(self.run.folder, run=self.run.name, step=step)
+        reader = Reader(self.run, step=step)
         try:
             load_by_dcp(
                 state,

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from gcr.checkpoints.loading import Step
-from gcr.checkpoints.run import checked_step, run_in
+from gcr.checkpoints.run import Run, checked_step, run_in
 from gcr.errors import UsageError
 from gcr.imageerrors import Damaged, NoSuchImage, WrongImage
 from gcr_torch.ids import step_of
@@ -37,15 +37,23 @@ _AHEAD = 4  # items that are read while one is copied to its tensor
 
 
 class Reader(StorageReader):
-    """Loads steps of a run. `store`: folder of a store · `step`: None: the last one, or the `checkpoint_id` of a load.
+    """Loads steps of a run.
 
+    store, cache: as of Writer · step: None: the last one, or that of a load's `checkpoint_id`
     It keeps the files of a step from `read_metadata` to the end of `read_data`.
     """
 
-    def __init__(self, store: str | os.PathLike[str], *, run: str = "train", step: int | None = None) -> None:
-        """Touches nothing yet. Raises UsageError for a URL, a wrong name or a wrong step."""
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | Run,
+        *,
+        run: str = "train",
+        step: int | None = None,
+        cache: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Touches nothing yet. Raises UsageError for a wrong URL, name or step; NoHome."""
         super().__init__()
-        self.run = run_in(store, run)
+        self.run = store if isinstance(store, Run) else run_in(store, run, cache)
         self._wanted = None if step is None else checked_step(step)
         self._opened = _Opened()
         self._metadata = Metadata({})

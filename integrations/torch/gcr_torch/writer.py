@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from gcr.checkpoints.run import checked_step, run_in
+from gcr.checkpoints.run import Run, checked_step, run_in
 from gcr.checkpoints.saving import DEFAULT_CHUNK_BYTES, File, Framework, Saving, Share, write_share
 from gcr.errors import UsageError
 from gcr.imageerrors import RunBusy
@@ -45,23 +45,26 @@ class Stored(Struct, frozen=True):
 class Writer(StorageWriter):
     """Saves steps of a run. A step is saved once.
 
-    store: folder of a store, which all ranks share · step: None: `checkpoint_id` of each save names it
+    store: folder of a store, which all ranks share, or URL of a bucket · step: None: each `checkpoint_id` names it
+    cache: folder that all ranks share, for a run in a bucket; None: one in the user's data directory
     chunk_bytes: unit in which equal bytes are found, a multiple of 32 KiB; it must not change within a run for that
     is_locked: the process of the coordinator holds the lock of the run (gcr.checkpoints.saving.locked)
     """
 
     def __init__(
         self,
-        store: str | os.PathLike[str],
+        store: str | os.PathLike[str] | Run,
         *,
         run: str = "train",
         step: int | None = None,
+        cache: str | os.PathLike[str] | None = None,
         chunk_bytes: int = DEFAULT_CHUNK_BYTES,
         is_locked: bool = False,
     ) -> None:
-        """Touches nothing yet. Raises UsageError for a URL, a wrong name or a wrong step."""
+        """Touches nothing yet. Raises UsageError for a wrong URL, name or step; NoHome."""
         super().__init__()
-        self.run, self.chunk_bytes, self._is_locked = run_in(store, run), chunk_bytes, is_locked
+        self.run = store if isinstance(store, Run) else run_in(store, run, cache)
+        self.chunk_bytes, self._is_locked = chunk_bytes, is_locked
         self._step = None if step is None else checked_step(step)
         self._begun = _Begun()
 

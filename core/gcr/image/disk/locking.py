@@ -54,12 +54,15 @@ def locked(store: Path, how: int, patience: float | None) -> Iterator[None]:
 
 
 @contextmanager
-def running(lock: Path, run: str) -> Iterator[None]:
-    """Holds the lock file of a run, which stays, empty. Raises RunBusy if it is held already; OSError."""
+def running(lock: Path, run: str, patience: float | None = 0.0) -> Iterator[None]:
+    """Holds a lock file of a run, which stays, empty.
+
+    Raises RunBusy if it is held for longer than `patience` seconds (None: for ever); OSError.
+    """
     held = Held(_opened(lock, fcntl.LOCK_EX))
     try:
         try:
-            _lock(held.fd, fcntl.LOCK_EX, 0.0)
+            _lock(held.fd, fcntl.LOCK_EX, patience)
         except StoreBusy:
             raise RunBusy(f"the run {run!r} is being written to already, by the holder of {lock}") from None
         yield

@@ -185,19 +185,22 @@ def test_a_damaged_step_is_noticed_and_the_next_save_uses_none_of_it(run: Run) -
 def test_a_child_that_is_forked_during_a_save_keeps_no_lock(run: Run) -> None:
     saving = Saving(run, 1)
     waits, goes = os.pipe()
+    begun, begins = os.pipe()
     if not (child := os.fork()):
         os.close(goes)
         saving.close()  # removes nothing of its parent's
+        os.write(begins, b"x")
         os.read(waits, 1)
         os._exit(0)
     try:
+        assert os.read(begun, 1) == b"x"
         assert run.folder.joinpath("images/train.000000000001.json.new").exists()
         saving.close()
         Saving(run, 1).close()
         assert Store(run.folder).clean() >= 0
     finally:
-        os.close(goes)
-        os.close(waits)
+        for each in (goes, waits, begun, begins):
+            os.close(each)
         assert os.waitpid(child, 0)[1] == 0
 
 
@@ -239,9 +242,14 @@ def test_a_wrong_name_is_refused(tmp_path: Path, name: str) -> None:
         run_in(tmp_path, name)
 
 
-def test_a_url_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="given as a URL"):
-        run_in("s3://bucket/run", "train")
+@pytest.mark.parametrize("url", ["http://bucket/run", "s3://user:password@bucket/run", "s3:///run", "file://host/run"])
+def test_a_wrong_url_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(UsageError):
+        run_in(url, "train", tmp_path)
+
+
+def test_the_url_of_a_folder_is_that_folder(tmp_path: Path) -> None:
+    assert run_in((tmp_path / "a b").as_uri(), "train") == run_in(tmp_path / "a b", "train")
 
 
 def kept(last: int | None, every: int | None) -> Iterator[int]:
