@@ -299,13 +299,13 @@ def dies(rank: int, world: int, store: str, victim: int, point: str, faults: str
     return try_save(rank, world, store, 2, specs)
 
 
-def goes_on(rank: int, world: int, store: str, victim: int, after: float) -> None:
-    """Saves one step after the other until the victim is killed."""
-    if rank == victim:
-        Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
+def goes_on(rank: int, world: int, store: str, victim: int, saves: int, after: float) -> None:
+    """Saves one step after the other until the victim is killed, so many seconds after its first `saves` saves."""
     step = (Run(Path(store), "train").latest() or 0) if rank == 0 else None
     step = Together(20).agreed(lambda: step)
-    while step < 1000:
+    for number in range(1000):
+        if rank == victim and number == saves:
+            Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
         step += 1
         specs = {"a": {"shape": [40, 3000], "dtype": "float32", "seed": step, "shard": 0}}
         if try_save(rank, world, store, step, specs):

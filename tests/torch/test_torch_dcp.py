@@ -163,7 +163,8 @@ def test_the_newest_step_loads_whenever_a_rank_was_killed(ranks: Any, tmp_path: 
     store, instants = str(tmp_path / "store"), random.Random(28)
     before = 0
     for number in range(10):
-        ended = ranks.ended("goes_on", 2, store=store, victim=number % 2, after=instants.uniform(0.01, 0.3))
+        instant = {"saves": int(number > 2), "after": instants.uniform(0, 0.2)}
+        ended = ranks.ended("goes_on", 2, store=store, victim=number % 2, **instant)
         assert ended[number % 2].code == -9, ended
         for step, wrong in ranks("newest", 1 + number % 2, store=store):
             assert ((step or 0) >= before, wrong) == (True, [])
