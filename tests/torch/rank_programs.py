@@ -155,6 +155,7 @@ def unsaveable() -> dict[str, torch.Tensor]:
             "csr": torch.eye(3).to_sparse_csr(),
             "quantised": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
             "wrapping": Wrapping(torch.ones(3)),
+            "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
         }
 
 

@@ -75,6 +75,8 @@ def test_every_kind_of_tensor_comes_back_bit_by_bit(ranks: Any, tmp_path: Path) 
 def test_what_cannot_be_saved_is_refused_by_name(ranks: Any, tmp_path: Path) -> None:
     found = ranks("refusals", store=str(tmp_path / "store"))[0]
     kinds = {"meta": "meta", "sparse": "sparse", "csr": "sparse_csr", "quantised": "quantised", "wrapping": "wraps"}
+    found.pop("nested saved")  # an error of PyTorch's own, before it asks a writer
+    assert found.pop("nested staged")[0] == "NotSaveable"
     for name, way in itertools.product(kinds, ("saved", "staged")):
         kind, text = found.pop(f"{name} {way}")
         assert (kind, f"a.{name}" in text, kinds[name] in text) == ("NotSaveable", True, True), text

@@ -108,7 +108,7 @@ class _Staging:
 
     def _parts(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         """Copies a tensor that wraps others, such as a DTensor, by copying those."""
-        if not is_traceable_wrapper_subclass(tensor):
+        if tensor.is_nested or not is_traceable_wrapper_subclass(tensor):
             return self._plain(tensor, name)
         names, context = tensor.__tensor_flatten__()
         every = {each: getattr(tensor, each) for each in names}
