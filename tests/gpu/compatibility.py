@@ -22,7 +22,8 @@ HEADINGS = {
     "victims-offload": "Pinned host memory",
     "victims-two": "Two GPUs",
     "shared-training": "Processes that share device memory: training",
-    "shared-inference": "Processes that share device memory: inference and queues",
+    "shared-graphs": "Processes that share device memory: collectives in a captured graph",
+    "shared-others": "Processes that share device memory: symmetric memory, a queue",
     "nccl": "Two GPUs, NCCL through host memory",
     "nccl-sockets": "Two GPUs, NCCL through sockets",
 }

@@ -9,9 +9,9 @@
 # GCR_WARM_GIB (48): host memory touched once before timing; 0 for none. GCR_BENCHMARK_STORE: a folder on the disk that
 # images are measured on, with room for two of GCR_IMAGES_GIB (32).
 # `victims-*` swap the programs of tests/gpu/victims.py while they compute, each goes on where it stopped; `victims-two`
-# needs two GPUs, as `shared-*`, `nccl`, `nccl-sockets`, `two-devices`, `two-driver` and `whole-two` do. `shared-training`
-# and `shared-inference`: jobs of PyTorch whose processes share device memory, 50 swaps each; what they compute must be a
-# bare run's. `nccl`: DDP with data that passes through host memory.
+# needs two GPUs, as `shared-*`, `nccl`, `nccl-sockets`, `two-devices`, `two-driver` and `whole-two` do. `shared-training`,
+# `shared-graphs`, `shared-others`: jobs of PyTorch whose processes share device memory, 50 swaps each; what they compute
+# must be a bare run's. `nccl`: DDP with data that passes through host memory.
 # `sharing-*` need two GPUs, and are for ranks that share device memory. `sharing-rates`: collectives and communicators,
 # bare and under gcr. `sharing-swap`: swaps of 16 GiB a rank; `sharing-handles`: of many shared allocations.
 # `sharing-standstill`: 60 standstills of each of three programs. `sharing-heartbeat`: suspended for longer than PyTorch's watchdog

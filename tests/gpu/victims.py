@@ -105,7 +105,7 @@ TRAINING = (
         swaps=SHARED,
     ),
 )
-INFERENCE = (
+GRAPHS = (
     Victim(
         "tensor",
         "PyTorch, two tensor-parallel ranks, all-reduces in a captured graph",
@@ -114,6 +114,8 @@ INFERENCE = (
         devices=2,
         swaps=SHARED,
     ),
+)
+OTHER_SHARING = (
     Victim(
         "symmetric",
         "PyTorch, symmetric memory of two ranks",
@@ -154,7 +156,8 @@ PIECES: dict[str, Sequence[Victim]] = {
     "victims-offload": OFFLOAD,
     "victims-two": TWO,
     "shared-training": TRAINING,
-    "shared-inference": INFERENCE,
+    "shared-graphs": GRAPHS,
+    "shared-others": OTHER_SHARING,
     "nccl": NCCL,
     "nccl-sockets": SOCKETS,
 }

@@ -136,7 +136,7 @@ def test_what_a_broken_program_said_stays_in_its_row(tmp_path: Path) -> None:
 
 
 def test_what_gcr_said_when_it_refused_stands_below(tmp_path: Path) -> None:
-    text = page(tmp_path, {"queue": run(0, 3)}, "shared-inference")
+    text = page(tmp_path, {"queue": run(0, 3)}, "shared-others")
     assert "- `queue`, 3 times no checkpoint: `unsupported_state`, “lends memory”" in text
     assert row(text, "queue")[2:5] == ["0", "yes", ""]
 
