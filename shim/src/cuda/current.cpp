@@ -59,9 +59,9 @@ CUresult told_device(CUdevice* device) {
 }
 
 CUresult learned_device(CUresult result, const CUdevice* device) {
-    current.device_known = result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_CONTEXT;
+    current.device_known = device != nullptr && (result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_CONTEXT);
     current.device_result = result;
-    if (result == CUDA_SUCCESS) current.device = *device;
+    if (current.device_known && result == CUDA_SUCCESS) current.device = *device;
     return result;
 }
 
@@ -105,7 +105,7 @@ void destroy_discarded() {
 
 CUresult on_cuCtxGetCurrent(CUcontext* pctx) {
     CUresult result = real::cuCtxGetCurrent(pctx);
-    if (result == CUDA_SUCCESS) learn_context(*pctx);
+    if (result == CUDA_SUCCESS && pctx != nullptr) learn_context(*pctx);
     return result;
 }
 
@@ -186,7 +186,8 @@ CUresult frozen_cuCtxPopCurrent_v2(CUcontext*) {
 
 CUresult on_cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, int* active) {
     CUresult result = real::cuDevicePrimaryCtxGetState(dev, flags, active);
-    if (result == CUDA_SUCCESS && dev >= 0 && dev < kDevices)
+    bool told = result == CUDA_SUCCESS && flags != nullptr && active != nullptr;
+    if (told && dev >= 0 && dev < kDevices)
         primaries[dev].store(kKnown | (*active != 0 ? kActive : 0) | *flags, std::memory_order_relaxed);
     return result;
 }
