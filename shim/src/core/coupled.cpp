@@ -34,6 +34,7 @@ constexpr uint32_t kKernels = 256;
 constexpr uint32_t kFunctions = 1024;  // powers of two
 constexpr uint32_t kSignatures = 1024;
 constexpr uint32_t kStreams = 64;
+constexpr uint64_t kChanging = ~uint64_t{0};  // the handle of an entry that is given to another
 
 Lock learning;
 Kernel kernels[kKernels];
@@ -69,7 +70,8 @@ Entry* place_of(Entry* table, uint32_t size, uint64_t value, Key key) {
 const Kernel* kernel_of(uint64_t function) {
     Function* found = place_of(functions, kFunctions, function, [](Function* each) { return &each->handle; });
     if (found == nullptr || found->handle.load(std::memory_order_acquire) != function) return nullptr;
-    return found->kernel.load(std::memory_order_acquire);
+    const Kernel* kernel = found->kernel.load(std::memory_order_acquire);
+    return found->handle.load(std::memory_order_acquire) == function ? kernel : nullptr;  // it may be another's by now
 }
 
 // The handle's own entry, or one that a handle without a kernel has left, or a free one; null where the table is full.
@@ -89,6 +91,8 @@ Function* place_for(uint64_t handle) {
 void enter(uint64_t function, const Kernel* kernel) {
     Function* place = place_for(function);
     if (place == nullptr) return;
+    uint64_t there = place->handle.load(std::memory_order_relaxed);
+    if (there != function && there != 0) place->handle.store(kChanging, std::memory_order_release);
     place->kernel.store(kernel, std::memory_order_release);  // before the handle: who finds that finds this
     place->handle.store(function, std::memory_order_release);
 }

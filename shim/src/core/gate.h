@@ -190,7 +190,7 @@ class EndEntry {
     Slot* slot_;
 };
 
-// Inside a call that gives something up. While the gate is closed it need not be made: nobody waits for it.
+// Inside a call that gives something up. While the gate is closed it need not be made: no work depends on it.
 class DiscardEntry {
   public:
     __attribute__((always_inline)) DiscardEntry() : slot_(GateEntry::pass()) {

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "abi/cuda.h"
-#include "core/call.h"
+#include "core/gate.h"
 #include "cuda/captures.h"
 
 namespace gcr {
@@ -36,6 +36,7 @@ struct Described {
   private:
     static bool is_captured(const Call& call) {
         if (call.function == 0 || captures_in_progress() == 0) return false;
+        PassiveEntry inside;  // the driver is asked
         return may_capture(reinterpret_cast<CUstream>(call.stream), false);
     }
 
