@@ -1,7 +1,7 @@
 """What gcr costs ranks that share device memory: rates of collectives and communicators, and swaps.
 
 Rates: pairs of a bare job and one under gcr, which take turns. Both have the settings of NCCL that `gcr run` makes.
-Swaps: a job whose ranks hold much, and jobs that share few and many allocations, which take turns as well.
+Swaps: a job with 16 GiB a rank; then three jobs that share no, some and all of their allocations, and take turns.
 """
 
 import json
@@ -75,7 +75,7 @@ def _settle() -> None:
 
 
 def _order(number: int, count: int) -> Iterator[str]:
-    """Whose turn it is in a pair of this number: the two programs take turns in beginning, too."""
+    """Yields the program that goes next, in turns. In every second pair the other program begins."""
     other = {BARE: OTHER, OTHER: BARE}
     return (other[which] if number % 2 else which for which in turns(count))
 

@@ -11,7 +11,7 @@ seconds.
     alone COUNT           all_reduces of 8 bytes, each waited for: the time of each
     digest                the checksums of what it holds (--gib)
 
---busy: makes the communicator at once, and does all_reduces whose sums are compared, whenever nothing is asked.
+--busy: makes the communicator at once. Until a line comes, the ranks do all_reduces, and compare the sums.
 """
 
 import argparse

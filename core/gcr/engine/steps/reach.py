@@ -26,11 +26,9 @@ class CheckReach(Struct, frozen=True):
     def _check(self, target: Target) -> None:
         reaches = self.restore.node.control(target.world).reaches
         if use := parted(self._uses(target), target.moves, reaches):
-            whose = "its own memory" if use.owner == use.pid else f"memory of process {use.owner}"
-            text = f"process {use.pid} uses {whose} on another device: it would lie on {use.home}, which {use.device}"
-            raise WrongDevice(
-                f"{text} does not reach", hint="choose devices with P2P: docs/limitations.md#other-devices"
-            )
+            memory = "its own memory" if use.owner == use.pid else f"memory of process {use.owner}"
+            text = f"{use.device} does not reach {use.home}, where process {use.pid} would use {memory}"
+            raise WrongDevice(text, hint="choose devices with P2P: docs/limitations.md#other-devices")
 
     def _uses(self, target: Target) -> Iterator[Use]:
         if target.bytes_by_device:

@@ -25,7 +25,7 @@ def joined(parts: Sequence[Part]) -> Part:
 
 
 def _renumbered(found: bytes, numbers: Sequence[int]) -> bytes:
-    """Returns references whose packs are counted anew. `numbers`: the new number of each."""
+    """Returns the references with other numbers of their packs. `numbers`: the new one, by the old one."""
     if all(new == old for old, new in enumerate(numbers)):
         return found
     changed, before = bytearray(found), References(found)

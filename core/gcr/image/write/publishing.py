@@ -1,4 +1,4 @@
-"""Publishes an image whose chunks are in the store: references and hashes first, the manifest last (store/claim.py)."""
+"""Publishes an image once its chunks are in the store: references and hashes, then the manifest (store/claim.py)."""
 
 import errno
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Writes an image whose bytes one process has: all of its chunks, then its manifest."""
+"""Writes an image in one process: all of its chunks, then its manifest."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
