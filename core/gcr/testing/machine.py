@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone
+from gcr.processes import start_time
 from gcr.protocol.jsonbody import error_to_json
 from gcr.rendezvous.client import Client
 
@@ -207,8 +208,9 @@ class SimulatedMachine:
         return int(self.gcr("daemon", "start").body["pid"])
 
     def children(self, module: str) -> list[int]:
-        """Living processes of this machine that run a module of gcr's."""
-        return [pid for pid in _processes(self) if module.encode() in _read(pid, "cmdline")]
+        """Living processes of this machine that run a module of gcr's, in the order in which they began."""
+        found = [pid for pid in _processes(self) if module.encode() in _read(pid, "cmdline")]
+        return sorted(found, key=lambda pid: start_time(pid) or 0)  # pids are used again: the newest need not be the last
 
     def target(self, name: str) -> int:
         return self.targets(name)[0]

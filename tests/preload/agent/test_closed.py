@@ -146,6 +146,7 @@ def test_a_graph_that_holds_such_a_launch_is_one(closed):
     assert agent.admit(partner.thread) == 1
     assert wait_for(lambda: not agent.look().busy)
     agent.close_gate(0)
+    assert wait_for(lambda: [puppet.tell(f"done {thread}") for thread in "tv"] == ["ok", "ok"])
     puppet.must(
         "sync", "destroygraph other", "capture u 1", "fill a 2 u", "graph again u"
     )  # with the same handle, likely
