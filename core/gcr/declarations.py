@@ -44,7 +44,7 @@ class Declaration(Struct, frozen=True, forbid_unknown_fields=True):
     """One backend's. `libraries`: files of the driver, up to `.so`; a process that maps one can use a device.
 
     `device_files`: beginnings of the paths that a process has open once it uses a device. `vendor`: its number in
-    gcr's own shim (wire.h, Vendor); 0 for a backend that brings a shim. `keeps`: beginnings of the names of variables
+    gcr's own shim (codes.h, Vendor); 0 for a backend that brings a shim. `keeps`: beginnings of the names of variables
     that the daemon and its helpers inherit. `sets`: variables that a program gets where its user has not set them.
     `criu_plugin`: the file name of the plugin with which CRIU saves what the driver keeps of a process; empty where gcr
     takes all of that off the device first. `criu_files`: beginnings of more device files, which that plugin saves.

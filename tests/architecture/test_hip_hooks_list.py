@@ -88,5 +88,5 @@ def test_a_struct_by_value_without_a_description_is_noticed(tmp_path: Path) -> N
 
 def test_every_reason_is_one_of_the_protocol() -> None:
     reasons = set(re.findall(r"REFUSE_([A-Z_]+)", DEFINITIONS.read_text())) - {""}
-    protocol = re.findall(r"kReason(\w+) = \d+", (ROOT / "shim/include/gcr/wire.h").read_text())
+    protocol = re.findall(r"kReason(\w+) = \d+", (ROOT / "shim/include/gcr/codes.h").read_text())
     assert reasons <= {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper() for name in protocol}

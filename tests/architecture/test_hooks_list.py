@@ -153,5 +153,5 @@ def compile_abi(include: Path, mode: list[str], folder: Path) -> subprocess.Comp
 
 def test_every_reason_is_one_of_the_protocol():
     reasons = set(re.findall(r"REFUSE_([A-Z_]+)", DEFINITIONS.read_text()))
-    protocol = re.findall(r"kReason(\w+) = \d+", (ROOT / "shim/include/gcr/wire.h").read_text())
+    protocol = re.findall(r"kReason(\w+) = \d+", (ROOT / "shim/include/gcr/codes.h").read_text())
     assert reasons <= {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper() for name in protocol}

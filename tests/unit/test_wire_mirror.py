@@ -1,4 +1,4 @@
-"""wire.py and agentwire.py against wire.h: by a parser of the header's own text, and by a C compiler."""
+"""The mirror of the wire protocol against codes.h and wire.h: by a parser of their text, and by a C compiler."""
 
 import re
 import shutil
@@ -13,7 +13,8 @@ import pytest
 from gcr.protocol import agentwire, wire
 from gcr.protocol.record import Record
 
-HEADER = Path(__file__).parents[2] / "shim/include/gcr/wire.h"
+INCLUDE = Path(__file__).parents[2] / "shim/include"
+HEADERS = [INCLUDE / "gcr/codes.h", INCLUDE / "gcr/wire.h"]
 COVERAGE = Path(__file__).parents[2] / "shim/src/core/coverage.cpp"
 CODES = {"uint8_t": "B", "uint16_t": "H", "uint32_t": "I", "int32_t": "i", "uint64_t": "Q", "char": "s"}
 PREFIXES = {
@@ -30,8 +31,12 @@ PREFIXES = {
 CONSTANTS = {"REPLY": "kReply", "ERROR": "kError"}  # of FrameType, but no types of a request
 
 
+def written() -> str:
+    return "".join(header.read_text() for header in HEADERS)
+
+
 def header_text() -> str:
-    return re.sub(r"//[^\n]*|/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", written(), flags=re.DOTALL)
 
 
 def header_structs() -> dict[str, list[tuple[str, str]]]:
@@ -68,7 +73,7 @@ def enums() -> dict[str, type[Enum]]:
 
 
 def test_the_header_has_what_the_parser_looks_for():
-    text = HEADER.read_text()
+    text = written()
     assert len(header_structs()) == text.count("\nstruct ") >= 17
     assert len(header_enums()) == text.count("\nenum ") - text.count("\nenum {") >= 8
 
@@ -125,7 +130,7 @@ def compiled(tmp_path_factory) -> dict[str, int]:
     text = '#include <stdio.h>\n#include "gcr/wire.h"\n#define P(n, v) printf("%s %lld\\n", n, (long long)(v));\n'
     source.write_text(f"{text}int main(void) {{ {' '.join(lines)} return 0; }}\n")
     program = source.with_suffix("")
-    command = [compiler, "-Wall", "-Werror", f"-I{HEADER.parents[1]}", "-o", program, source]
+    command = [compiler, "-Wall", "-Werror", f"-I{INCLUDE}", "-o", program, source]
     subprocess.run(command, check=True, timeout=60)
     output = subprocess.run([program], check=True, timeout=10, capture_output=True, text=True).stdout
     return {key: int(value) for key, value in (line.split() for line in output.splitlines())}

@@ -1,4 +1,4 @@
-"""The numbers of the wire protocol: limits, frame types, flags, errors, reasons. Mirror of the enums of wire.h."""
+"""The numbers of the wire protocol: limits, frame types, flags, errors, reasons. Mirror of shim/include/gcr/codes.h."""
 
 from enum import IntEnum, IntFlag
 from typing import Self

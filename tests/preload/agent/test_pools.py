@@ -4,7 +4,7 @@ import pytest
 
 MiB = 1 << 20
 SEGMENT = 32 * MiB
-POOL = 1  # wire.h's reason
+POOL = 1  # a reason of codes.h
 KEEP = 0xFFFFFFFFFFFFFFFF  # a threshold
 NO_MEMORY = "2"
 
