@@ -2,85 +2,21 @@
 #include "core/gate.h"
 
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-
-#include <new>
 
 #include "core/coupled.h"
 #include "core/sys.h"
-#include "core/threads.h"
 
 namespace gcr {
-
-__thread Slot* thread_slot = nullptr;
-
 namespace {
 
-// A thread that owes something has its slot here, so that its next call does not pass it by.
-__thread Slot* indebted_slot __attribute__((tls_model("initial-exec"))) = nullptr;
-__thread void (*debt)() __attribute__((tls_model("initial-exec"))) = nullptr;
-
-constexpr size_t kSlotsPerChunk = 64;
-
-std::atomic<Slot*> slots{nullptr};       // newest first; append-only for the life of the process
 std::atomic<uint32_t> captures_held{0};  // futex word of threads that wait to begin a capture
 std::atomic<uint32_t> begin_waiting{0};  // of these, how many wait
-std::atomic<uint32_t> chunks{0};         // that were mapped
 std::atomic<bool> watching{false};
 std::atomic<uint32_t> closed{0};
 std::atomic<uint32_t> frozen{0};  // futex word
 std::atomic<bool> fenced{false};  // the agent fences for all
 Slot nobodys;  // of threads there is no memory for
-
-Slot* take_free_slot() {
-    for (Slot* slot = slots.load(std::memory_order_acquire); slot != nullptr; slot = slot->next) {
-        uint32_t expected = 0;
-        if (slot->taken.compare_exchange_strong(expected, 1)) return slot;
-    }
-    return nullptr;
-}
-
-void publish(Slot* first, Slot* last) {
-    Slot* head = slots.load(std::memory_order_relaxed);
-    do {
-        last->next = head;
-    } while (!slots.compare_exchange_weak(head, first, std::memory_order_seq_cst));
-}
-
-// mmap, not malloc: a thread may make its first call inside an allocator that calls us.
-Slot* map_slots() {
-    KeepErrno keep;
-    void* memory =
-        mmap(nullptr, kSlotsPerChunk * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return nullptr;
-    Slot* chunk = static_cast<Slot*>(memory);
-    uint32_t first = chunks.fetch_add(1, std::memory_order_relaxed) * static_cast<uint32_t>(kSlotsPerChunk);
-    for (size_t i = 0; i < kSlotsPerChunk; i++) {
-        new (&chunk[i]) Slot;
-        chunk[i].number = first + static_cast<uint32_t>(i);
-        if (i > 0) chunk[i - 1].next = &chunk[i];
-    }
-    chunk[0].taken.store(1, std::memory_order_relaxed);
-    publish(chunk, &chunk[kSlotsPerChunk - 1]);
-    return chunk;
-}
-
-void leave_slot(void* value) {
-    Slot* slot = static_cast<Slot*>(value);
-    slot->parking.store(kNotParked, std::memory_order_relaxed);
-    slot->passive.store(0, std::memory_order_release);
-    slot->depth.store(0, std::memory_order_release);
-    slot->aside.store(0, std::memory_order_release);
-    thread_slot = indebted_slot = nullptr;
-    debt = nullptr;
-    slot->taken.store(0, std::memory_order_release);  // last: from here on another thread may own it
-}
-
-template <typename Visit>
-void each_slot(Visit visit) {
-    for (Slot* slot = slots.load(std::memory_order_seq_cst); slot != nullptr; slot = slot->next) visit(slot);
-}
 
 uint32_t look_wanted() {
     bool shut = closed.load(std::memory_order_seq_cst) != 0 || frozen.load(std::memory_order_seq_cst) != 0;
@@ -100,6 +36,13 @@ void ask_for_look(Slot* slot) {
     if (slot->look.load(std::memory_order_relaxed) == kFresh) slot->look.compare_exchange_strong(fresh, look_wanted());
 }
 
+// Null only where memory is exhausted: then the call is ungated.
+Slot* told_slot() {
+    Slot* slot = own_slot();
+    if (slot != nullptr) ask_for_look(slot);
+    return slot;
+}
+
 bool admit(Slot* slot) {
     uint32_t expected = kParked;
     if (!slot->parking.compare_exchange_strong(expected, kAdmitted)) return false;
@@ -109,13 +52,6 @@ bool admit(Slot* slot) {
 
 void admit_parked() {
     each_slot([](Slot* slot) { admit(slot); });
-}
-
-template <typename Matches>
-uint32_t count_slots(Matches matches) {
-    uint32_t count = 0;
-    each_slot([&](Slot* slot) { count += matches(slot) ? 1 : 0; });
-    return count;
 }
 
 // Its owner may be on its way out; then this is about the call that it was parked with.
@@ -131,33 +67,6 @@ bool is_inside(const Slot* slot, const std::atomic<uint32_t>& calls) {
 
 uint32_t passive_calls() {
     return count_slots([](const Slot* slot) { return is_inside(slot, slot->passive); });
-}
-
-Slot* attach_slot() {
-    Slot* slot = take_free_slot();
-    if (slot == nullptr) slot = map_slots();
-    if (slot == nullptr) return nullptr;
-    thread_slot = slot;
-    at_thread_exit(leave_slot, slot);
-    return slot;
-}
-
-// Null only where memory is exhausted: then the call is ungated.
-Slot* own_slot() {
-    Slot* slot = indebted_slot != nullptr ? indebted_slot : thread_slot;
-    if (slot == nullptr) slot = attach_slot();
-    if (slot != nullptr) ask_for_look(slot);
-    return slot;
-}
-
-// By a thread that is counted in, and may call the driver.
-void pay() {
-    if (debt == nullptr) return;
-    void (*owed)() = debt;
-    thread_slot = indebted_slot;
-    indebted_slot = nullptr;
-    debt = nullptr;
-    owed();
 }
 
 // A thread that waits is outside the driver, and its slot says so: a signal handler that runs on it meanwhile and calls
@@ -217,7 +126,7 @@ void wait_for_thaw(Slot* slot) {
 }  // namespace
 
 Slot* enter_gate_slowly(Call call) {
-    Slot* slot = own_slot();
+    Slot* slot = told_slot();
     if (slot == nullptr) return &nobodys;
     uint32_t depth = slot->depth.load(std::memory_order_relaxed);
     slot->calls.store(slot->calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -233,7 +142,7 @@ Slot* enter_gate_slowly(Call call) {
 }
 
 Slot* enter_passively_slowly() {
-    Slot* slot = own_slot();
+    Slot* slot = told_slot();
     if (slot == nullptr) return &nobodys;
     if (meets_the_frost(slot)) wait_for_thaw(slot);
     pay();
@@ -241,7 +150,7 @@ Slot* enter_passively_slowly() {
 }
 
 Slot* enter_unless_frozen() {
-    Slot* slot = own_slot();
+    Slot* slot = told_slot();
     if (slot == nullptr) return &nobodys;
     if (meets_the_frost(slot)) {
         step_out(slot->passive);
@@ -252,7 +161,7 @@ Slot* enter_unless_frozen() {
 }
 
 Slot* enter_unless_closed() {
-    Slot* slot = own_slot();
+    Slot* slot = told_slot();
     if (slot == nullptr) return &nobodys;
     uint32_t depth = slot->depth.load(std::memory_order_relaxed);
     slot->depth.store(depth + 1, std::memory_order_seq_cst);  // before the look at the gate
@@ -265,19 +174,12 @@ Slot* enter_unless_closed() {
     return slot;
 }
 
-void owe(void (*owed)()) {
-    debt = owed;
-    if (thread_slot == nullptr) return;
-    indebted_slot = thread_slot;
-    thread_slot = nullptr;
-}
-
 void become_helper() {
     if (thread_slot != nullptr) thread_slot->helper.store(kOurs, std::memory_order_relaxed);
 }
 
 void stand_aside() {
-    Slot* slot = own_slot();
+    Slot* slot = told_slot();
     if (slot == nullptr || slot->depth.load(std::memory_order_relaxed) != 0) return;
     slot->aside.store(1, std::memory_order_seq_cst);
     slot->depth.store(1, std::memory_order_seq_cst);
@@ -419,9 +321,7 @@ void reset_gate_after_fork() {
     watching.store(false, std::memory_order_seq_cst);
     captures_held.store(0, std::memory_order_seq_cst);
     begin_waiting.store(0, std::memory_order_relaxed);
-    if (indebted_slot != nullptr) thread_slot = indebted_slot;  // the child's driver is owed nothing
-    indebted_slot = nullptr;
-    debt = nullptr;
+    forget_debt();
     each_slot([](Slot* slot) {
         slot->parking.store(kNotParked, std::memory_order_relaxed);  // it may be waiting: a handler forked
         if (slot == thread_slot) return;
