@@ -18,21 +18,21 @@ namespace gcr {
 __thread Slot* thread_slot __attribute__((tls_model("initial-exec")));
 
 namespace {
-__thread Slot own_slot;
+__thread Slot plain_slot;
 std::atomic<uint32_t> notes[wire::kReasonCount];
 std::atomic<uint32_t> answered;
 }  // namespace
 
 // A slot that stays fresh: every call comes by.
 Slot* enter_gate_slowly(Call) {
-    thread_slot = &own_slot;
-    if (own_slot.depth.fetch_add(1) == 0) own_slot.calls.fetch_add(1);
-    return &own_slot;
+    thread_slot = &plain_slot;
+    if (plain_slot.depth.fetch_add(1) == 0) plain_slot.calls.fetch_add(1);
+    return &plain_slot;
 }
 Slot* enter_passively_slowly() {
-    thread_slot = &own_slot;
-    if (own_slot.passive.fetch_add(1) == 0 && own_slot.depth.load() == 0) own_slot.calls.fetch_add(1);
-    return &own_slot;
+    thread_slot = &plain_slot;
+    if (plain_slot.passive.fetch_add(1) == 0 && plain_slot.depth.load() == 0) plain_slot.calls.fetch_add(1);
+    return &plain_slot;
 }
 Slot* enter_unless_frozen() {
     return enter_passively_slowly();
@@ -129,7 +129,7 @@ hipError_t LastError::after(hipError_t result) {
 // What the tests ask. Calls entered: gated, or passive, at the outermost level, by the calling thread.
 extern "C" {
 __attribute__((visibility("default"))) unsigned long standin_entered() {
-    return gcr::own_slot.calls.load();
+    return gcr::plain_slot.calls.load();
 }
 __attribute__((visibility("default"))) unsigned standin_answered() {
     return gcr::answered.load();
