@@ -47,8 +47,9 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "image_helper": BASE
     | {"criu", "hashing", "memory", "image.chunks", "image.crypto", "image.disk", "image.files", "image.store"}
     | {"image.read", "image.write"},
-    "checkpoints": {ROOT, "hashing", "image.chunks", "image.crypto", "image.disk", "image.files", "image.read"}
-    | {"image.remote", "image.store", "image.write"},
+    "checkpoints": BASE
+    | {"api", "hashing", "memory", "rendezvous", "image.chunks", "image.crypto", "image.disk", "image.files"}
+    | {"image.read", "image.remote", "image.store", "image.write"},
     "torch": {ROOT},
     "library": BASE | {"api", "image.crypto", "image.store", "job", "rendezvous"},
     "demo": {ROOT, "supervisor"},

@@ -10,6 +10,7 @@ from gcr.api.requests import (
     HandOverRequest,
     Request,
     RestoreRequest,
+    SaveSpansRequest,
     StopRequest,
     SwapRequest,
 )
@@ -46,6 +47,11 @@ REFUSED: list[tuple[type[Request], dict[str, Any], str]] = [
     (SwapRequest, {"out": "llm", "in": "No"}, "no job name"),
     (SwapRequest, {"out": "No", "in": "llm"}, "no job name"),
     (SwapRequest, {"out": "llm", "in": "bb", "timeout": -1}, "no time in seconds"),
+    (SaveSpansRequest, {"spans": ()}, "0 spans"),
+    (SaveSpansRequest, {"spans": ((4096, 1),) * ((1 << 20) + 1)}, "1048577 spans"),
+    (SaveSpansRequest, {"spans": ((4096, 0),)}, "no span of memory"),
+    (SaveSpansRequest, {"spans": ((-1, 2),)}, "no span of memory"),
+    (SaveSpansRequest, {"spans": ((8, 8), ((1 << 64) - 1, 2))}, "no span of memory"),
 ]
 
 NOT_SUCH: list[tuple[type[Request], dict[str, Any], str]] = [
@@ -61,13 +67,16 @@ NOT_SUCH: list[tuple[type[Request], dict[str, Any], str]] = [
     (RestoreRequest, {"target": "llm", "devices": ["0=1"]}, "devices"),
     (SwapRequest, {"out": "llm"}, "in"),
     (SwapRequest, {"out": "llm", "in": "bb", "back": "bb"}, "back"),
+    (SaveSpansRequest, {}, "spans"),
+    (SaveSpansRequest, {"spans": [[4096, 1, 2]]}, "spans"),
+    (SaveSpansRequest, {"spans": [[4096, 1]], "target": "llm"}, "target"),
     (StopRequest, {"force": "yes"}, "force"),
     (HandOverRequest, {"version": "9.9"}, "wire"),
 ]
 
 
 def _ids(values: list[tuple[type[Request], dict[str, Any], str]]) -> list[str]:
-    return [f"{kind.op} {body}" for kind, body, _ in values]
+    return [f"{kind.op} {body}"[:200] for kind, body, _ in values]
 
 
 @pytest.mark.parametrize(("kind", "body", "told"), REFUSED, ids=_ids(REFUSED))
@@ -97,6 +106,7 @@ REQUESTS = [
     RestoreRequest(target="llm", image="warm", store="/s", devices={"0": "1"}),
     RestoreRequest(target="llm", without=(4711, 4712)),
     SwapRequest(out="llm", back=4711, data_only=True, devices={"0": "1"}),
+    SaveSpansRequest(spans=((4096, 1), (1 << 47, 1 << 33)), timeout=9),
     StopRequest(force=True),
     HandOverRequest(version="9.9", wire=3),
 ]

@@ -1,5 +1,9 @@
 """The turn at a job: one command changes it, and others may read copies that they made of it before."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Event
+
 import pytest
 
 from gcr.daemon.jobs import Active, Job, Jobs
@@ -7,6 +11,7 @@ from gcr.engine.node import World
 from gcr.errors import WrongState
 from gcr.job.process import Process
 from gcr.processes import ProcessIdentity
+from gcr.testing.machine import until
 
 
 @pytest.fixture
@@ -78,3 +83,55 @@ def test_the_targets_of_a_transaction_are_found_until_its_own_end(jobs):
         former.__exit__()
         assert jobs.targets == {7: second}
     assert jobs.targets == {}
+
+
+def test_saves_of_several_processes_go_on_at_once_and_beside_readers_and_none_beside_a_command(jobs, job):
+    with jobs.changing(job, "checkpoint") as first:
+        with pytest.raises(WrongState, match=REFUSED), jobs.saving(job, 1):
+            pytest.fail("a save would wait for the command")
+        jobs.leave(first)
+        with jobs.saving(job, 1) as one, jobs.saving(job, 2):
+            with pytest.raises(WrongState, match=REFUSED), jobs.saving(job, 1):
+                pytest.fail("the agent of one process has two transactions")
+            jobs.copied(one)
+            with jobs.saving(job, 1):
+                assert job.busy and not job.turn.changing
+    assert not job.busy
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_command_waits_for_saves_and_no_other_begins_meanwhile(jobs, job, beside):
+    took = Event()
+
+    def command():
+        with jobs.changing(job, "checkpoint", beside_readers=beside):
+            took.set()
+
+    with ThreadPoolExecutor(1) as pool, ExitStack() as under_way:
+        save = under_way.enter_context(jobs.saving(job, 1))
+        waiting = pool.submit(command)
+        until(lambda: job.turn._awaiting or None, 5, "the command waits")
+        with pytest.raises(WrongState, match=REFUSED), jobs.saving(job, 2):
+            pytest.fail("saves could keep a command waiting for ever")
+        assert not took.is_set()
+        jobs.copied(save)
+        assert took.wait(5 if beside else 0.05) is beside
+        under_way.close()
+        waiting.result(5)
+    assert took.is_set() and not job.busy
+
+
+def test_a_command_gives_up_waiting_for_saves(jobs, job, monkeypatch):
+    monkeypatch.setattr("gcr.daemon.jobs.SAVES_PATIENCE", 0.01)
+    with jobs.saving(job, 1):
+        with pytest.raises(WrongState, match=REFUSED), jobs.changing(job, "restore"):
+            pytest.fail("a save uses the process")
+        with jobs.saving(job, 2):
+            assert job.busy
+    assert not job.busy
+
+
+def test_a_save_is_refused_while_the_job_is_to_be_recovered(jobs, job):
+    job.turn.settled.clear()
+    with pytest.raises(WrongState, match=REFUSED), jobs.saving(job, 1):
+        pytest.fail("its process is in no known state")

@@ -86,3 +86,16 @@ class Recovered(Answer, frozen=True, kw_only=True):
     """The answer of `recover`."""
 
     jobs: tuple[RecoveredJob, ...]
+
+
+class SpansSaved(Answer, frozen=True, kw_only=True):
+    """The answer of `save_spans`. Its descriptors are of host memory, whose sizes these are, in order.
+
+    The spans lie there back to back, from the first byte on. No process writes there while a descriptor is open.
+
+    safe_s, drained_s: seconds from the request until the memory was copied aside, and until it was on the host
+    """
+
+    sizes: tuple[int, ...]
+    safe_s: float
+    drained_s: float

@@ -56,3 +56,16 @@ def check_waited_for(wait: str) -> None:
 def check_rate(max_bytes_per_s: float | None) -> None:
     if max_bytes_per_s is not None and not (isinstance(max_bytes_per_s, int | float) and max_bytes_per_s >= 1):
         raise UsageError(f"{max_bytes_per_s!r} is no rate in bytes a second")
+
+
+MOST_SPANS = 1 << 20
+_ADDRESSES = 1 << 64
+
+
+def check_spans(spans: Sequence[tuple[int, int]]) -> None:
+    """Raises UsageError unless these are addresses, each with a number of bytes."""
+    if not 0 < len(spans) <= MOST_SPANS:
+        raise UsageError(f"{len(spans)} spans of memory: 1 to {MOST_SPANS} can be saved at a time")
+    for address, size in spans:
+        if not (0 <= address < _ADDRESSES and 0 < size <= _ADDRESSES - address):
+            raise UsageError(f"{size} bytes at {address:#x} are no span of memory")

@@ -15,6 +15,7 @@ from gcr.api.checks import (
     check_image_name,
     check_rate,
     check_seconds,
+    check_spans,
     check_waited_for,
     checked_target,
 )
@@ -180,6 +181,21 @@ class SwapRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fie
         return RestoreRequest(target=self.back, timeout=timeout, backend=self.backend, devices=self.devices)
 
 
+class SaveSpansRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Saves device memory of the process that asks: it is copied aside on the device, and from there to the host.
+
+    spans: address and bytes of each, in the process's own device memory, all of one device
+    """
+
+    op = "save_spans"
+
+    spans: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_spans(self.spans)
+
+
 class StopRequest(Request, frozen=True, kw_only=True):
     """`force`: also while jobs depend on the daemon. Another version of gcr may ask, with more fields."""
 
@@ -206,6 +222,7 @@ AnyRequest = (
     | CheckpointRequest
     | RestoreRequest
     | SwapRequest
+    | SaveSpansRequest
     | StopRequest
     | HandOverRequest
 )

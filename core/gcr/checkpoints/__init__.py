@@ -3,6 +3,7 @@
 A step is one image with the cut `app`: the framework rebuilds everything but the bytes. Its files are what the ranks
 saved, cut into chunks like any memory. So the chunks of all steps, and of all other images in the store, are shared.
 
+    aside.py     device memory of this process, copied by gcr's worker
     elsewhere.py the steps of a run in a bucket
     run.py       the steps of a run: names, listing, verification, removal
     saving.py    saving a step: each rank writes a pack, the coordinator publishes one manifest last

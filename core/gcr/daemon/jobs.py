@@ -32,6 +32,7 @@ from gcr.processes import ProcessIdentity, started_at
 log = logging.getLogger("gcr.daemon")
 
 RECOVERY_PATIENCE = 60.0
+SAVES_PATIENCE = 60.0  # of a command with saves that are under way; no other begins meanwhile
 RETURN_S = 2.0  # within which the jobs of a daemon that died have come to its successor, where it left no word of them
 AWAIT_S = 10.0  # the same for processes of which it did
 
@@ -189,9 +190,8 @@ class Hold(Struct):
 
     def take(self, beside_readers: bool) -> None:
         """Raises WrongState if another command has the turn."""
-        if not self.job.turn.take(beside_readers):
-            text = f"job {self.job.name} is being checkpointed or restored just now"
-            raise WrongState(text, state=self.job.state)
+        if not self.job.turn.take(beside_readers, SAVES_PATIENCE):
+            raise _busy(self.job)
 
     def leave(self) -> None:
         """Leaves the turn to others: nothing of the job is changed any more."""
@@ -210,6 +210,30 @@ class Hold(Struct):
             self.job.turn.read()
         else:
             self.job.turn.give_back()
+
+
+class Save(Struct):
+    """A save of one process: it is copied aside, then the copy is read. `is_copied`: its process is free."""
+
+    job: Job
+    pid: int
+    is_copied: bool = False
+
+    def begin(self) -> None:
+        """Raises WrongState beside a command, or another copy of the process."""
+        if not (self.job.turn.settled.is_set() and self.job.turn.begin_save(self.pid)):
+            raise _busy(self.job)
+
+    def copied(self) -> None:
+        self.job.turn.copied(self.pid)
+        self.is_copied = True
+
+    def end(self) -> None:
+        self.job.turn.end_save(self.pid, self.is_copied)
+
+
+def _busy(job: Job) -> WrongState:
+    return WrongState(f"job {job.name} is being checkpointed or restored just now", state=job.state)
 
 
 class Jobs(Struct):
@@ -279,6 +303,22 @@ class Jobs(Struct):
                 yield hold
         finally:
             self.let_begin(job)
+
+    @contextmanager
+    def saving(self, job: Job, pid: int) -> Iterator[Save]:
+        """Lets a process be saved beside other saves, and keeps commands waiting meanwhile. Raises WrongState."""
+        save = Save(job, pid)
+        save.begin()
+        try:
+            yield save
+        finally:
+            save.end()
+            self.let_begin(job)
+
+    def copied(self, save: Save) -> None:
+        """Does as Save.copied; processes that waited go on."""
+        save.copied()
+        self.let_begin(save.job)
 
     def leave(self, hold: Hold) -> None:
         """Does as Hold.leave; processes that waited go on."""

@@ -28,6 +28,7 @@ from gcr.api.requests import (
     PsRequest,
     RecoverRequest,
     RestoreRequest,
+    SaveSpansRequest,
     StatusRequest,
     StopRequest,
     SwapRequest,
@@ -36,7 +37,7 @@ from gcr.api.requests import (
 )
 from gcr.daemon import handles
 from gcr.daemon.arrivals import Arrivals, check_stoppable
-from gcr.daemon.commands import checkpoint, looking, restore
+from gcr.daemon.commands import checkpoint, looking, restore, save
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.swap import Swap
 from gcr.daemon.coordinator import Coordinator
@@ -271,11 +272,12 @@ class Connection:
         cancel = threading.Event()
         self._commands.cancels.add(cancel)
         entry = Entry(str(body.get("op")), body, asked_by(self.channel.peer))
+        fds: list[int] = []  # that go with the answer
         try:
             with self._server.command():
                 self._caller.check_command(entry.op)
                 asked = request_of(body)
-                answer = self._command(asked, request, cancel)
+                answer = self._command(asked, request, cancel, fds)
             entry.done(answer)
         except GcrError as error:
             entry.failed(error)
@@ -283,12 +285,13 @@ class Connection:
         finally:
             self._commands.cancels.discard(cancel)
         try:
-            request.reply_json(answer.to_json())
+            request.reply_json(answer.to_json(), fds)
         finally:  # also for a caller that has left: after `hand_over` this daemon refuses every command
             if isinstance(asked, StopRequest | HandOverRequest):
                 self._server.stop()
+            close_all(fds)
 
-    def _command(self, asked: AnyRequest, request: Request, cancel: threading.Event) -> Answer:
+    def _command(self, asked: AnyRequest, request: Request, cancel: threading.Event, gives: list[int]) -> Answer:
         coordinator = self._server.coordinator
         match asked:
             case PingRequest():
@@ -306,6 +309,8 @@ class Connection:
             case SwapRequest():
                 tell = partial(self._teller, request, cancel=cancel)
                 return Swap(coordinator, asked, tell, cancel, self._caller).run()
+            case SaveSpansRequest():
+                return self._save(asked, request, cancel, gives)
             case RecoverRequest():
                 return coordinator.recovery.of_all()
             case HandOverRequest():
@@ -323,6 +328,13 @@ class Connection:
             return command(self._server.coordinator, wanted, asked)
         finally:
             close_all(key)
+
+    def _save(self, asked: SaveSpansRequest, request: Request, cancel: threading.Event, gives: list[int]) -> Answer:
+        who = self._identity  # of the connection, by the kernel's word
+        told = Asked(self._teller(request, who.pid if who else 0, cancel), cancel, caller=self._caller)
+        answer, fds = save.run(self._server.coordinator, asked, told, who)
+        gives += fds
+        return answer
 
     def _teller(self, request: Request, target: Target, cancel: threading.Event) -> Listener:
         def tell(event: ProgressEvent) -> None:

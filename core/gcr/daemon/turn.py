@@ -1,6 +1,11 @@
-"""The turn at a job: one command or recovery at a time changes it. Beside it others may read copies that they made."""
+"""The turn at a job: one command or recovery at a time changes it. Beside it others may read copies that they made.
 
-from threading import Event, Lock
+Saves of a training program (commands/save.py) are not commands: those of several processes go on at once. A command
+waits for them, and no save begins meanwhile. A save is refused while a command has the turn, since its program would
+wait for it.
+"""
+
+from threading import Condition, Event
 
 from msgspec import Struct, field
 
@@ -15,7 +20,10 @@ class Turn(Struct):
     recovery_due: bool = False  # a stranded process has come that the recovery under way may not have seen
     _changing: bool = False
     _reading: int = 0  # commands that have left the turn and read their copies
-    _lock: Lock = field(default_factory=Lock)
+    _copying: set[int] = field(default_factory=set)  # processes whose saves use their agents
+    _draining: int = 0  # saves whose copies are read
+    _awaiting: int = 0  # commands that wait for saves
+    _lock: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
         self.settled.set()
@@ -28,15 +36,26 @@ class Turn(Struct):
     @property
     def busy(self) -> bool:
         """Tells whether a command or a recovery is under way, even if it only reads its copies."""
-        return self._changing or self._reading > 0
+        return self._changing or self._reading > 0 or bool(self._copying) or self._draining > 0
 
-    def take(self, beside_readers: bool = False) -> bool:
-        """Returns False if another command has the turn, or, unless `beside_readers`, reads its copies."""
+    def take(self, beside_readers: bool = False, patience: float = 0.0) -> bool:
+        """Returns False if another command has the turn, or, unless `beside_readers`, reads its copies.
+
+        Waits for saves that are under way, `patience` seconds at most.
+        """
         with self._lock:
-            if self._changing or (self._reading and not beside_readers):
+            self._awaiting += 1
+            try:
+                there = self._lock.wait_for(lambda: not self._saves(beside_readers), patience)
+            finally:
+                self._awaiting -= 1
+            if not there or self._changing or (self._reading and not beside_readers):
                 return False
             self._changing = True
             return True
+
+    def _saves(self, beside_readers: bool) -> bool:
+        return bool(self._copying) or (self._draining > 0 and not beside_readers)
 
     def give_back(self) -> None:
         with self._lock:
@@ -52,3 +71,29 @@ class Turn(Struct):
         """Ends what `leave` began."""
         with self._lock:
             self._reading -= 1
+
+    # ---- saves --------------------------------------------------------------------------------------------------
+
+    def begin_save(self, pid: int) -> bool:
+        """Returns False if a command has the turn or waits for it, or if this process is being copied already."""
+        with self._lock:
+            if self._changing or self._awaiting or pid in self._copying:
+                return False
+            self._copying.add(pid)
+            return True
+
+    def copied(self, pid: int) -> None:
+        """Notes that nothing of the process is used any more: its copy is read until `end_save`."""
+        with self._lock:
+            self._draining += 1
+            self._copying.discard(pid)
+            self._lock.notify_all()
+
+    def end_save(self, pid: int, copied: bool) -> None:
+        """Ends what `begin_save` began."""
+        with self._lock:
+            if copied:
+                self._draining -= 1
+            else:
+                self._copying.discard(pid)
+            self._lock.notify_all()

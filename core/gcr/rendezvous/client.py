@@ -1,7 +1,7 @@
 """A client of the daemon: one connection, one command at a time a thread, every wait with a deadline.
 
-Commands: `ping`, `ps`, `checkpoint`, `restore`, `status`, `stop`, `recover`. A target is a job's name or, as an
-integer, a pid. Closing the connection cancels what it asked for: the daemon rolls back.
+Commands: `ping`, `ps`, `checkpoint`, `restore`, `save_spans`, `status`, `stop`, `recover`. A target is a job's name or,
+as an integer, a pid. Closing the connection cancels what it asked for: the daemon rolls back.
 """
 
 import logging
@@ -18,6 +18,7 @@ from gcr.api.requests import PsRequest, Request
 from gcr.errors import DaemonUnavailable, GcrError, WrongVersion
 from gcr.protocol.channel import Channel
 from gcr.protocol.frames import AgentError, refused_greeting
+from gcr.protocol.seqpacket import close_all
 from gcr.protocol.trust import connect_to_daemon
 from gcr.protocol.wire import FrameType, HelloRecord, Role, WelcomeRecord
 from gcr.version import __version__
@@ -113,6 +114,21 @@ class Client:
         return kind.from_json(
             self.request(request.op, request.to_json(), key, timeout=timeout, on_progress=on_progress)
         )
+
+    def given(self, request: Request, kind: type[A], *, timeout: float, on_event: Listener) -> tuple[A, Sequence[int]]:
+        """Returns the answer, and the descriptors that came with it, the caller's. Raises as `request`."""
+        answer, fds = self._channel.call_json(
+            request.op,
+            request.to_json(),
+            timeout=timeout,
+            on_progress=lambda body: on_event(ProgressEvent.from_json(body)),
+            type=FrameType.COMMAND,
+        )
+        try:
+            return kind.from_json(answer), fds
+        except BaseException:
+            close_all(fds)
+            raise
 
     def jobs(self, timeout: float = ANSWER_TIMEOUT) -> JobList:
         """Returns the answer of `ps`. Raises as `request`."""

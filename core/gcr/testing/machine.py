@@ -210,7 +210,8 @@ class SimulatedMachine:
     def children(self, module: str) -> list[int]:
         """Living processes of this machine that run a module of gcr's, in the order in which they began."""
         found = [pid for pid in _processes(self) if module.encode() in _read(pid, "cmdline")]
-        return sorted(found, key=lambda pid: start_time(pid) or 0)  # pids are used again: the newest need not be the last
+        # Not in the order of pids, which are used again: the newest need not be the last.
+        return sorted(found, key=lambda pid: start_time(pid) or 0)
 
     def target(self, name: str) -> int:
         return self.targets(name)[0]

@@ -24,6 +24,7 @@ STEPS: frozenset[type[Operation[Any]]] = frozenset(
         ops.Reclaim,
         ops.Create,
         ops.Drain,
+        ops.SetAside,
         ops.Refill,
         ops.CopyOn,
         ops.Fill,
@@ -32,7 +33,7 @@ STEPS: frozenset[type[Operation[Any]]] = frozenset(
         ops.SealedSegments,
     }
 )
-"""Operations of a checkpoint or a restore, during which a program may stand still."""
+"""Operations during which a program may stand still, or wait."""
 
 
 class WorkerService:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gcr.drain import HandleSpec
 from gcr.peers.worker_memory.calls import WorkerCalls, rows
-from gcr.protocol.batches import batches
+from gcr.protocol.batches import batches, counted
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import Progress
 from gcr.protocol.operations.worker import CopyName
@@ -45,6 +45,21 @@ class WorkerCopies(WorkerCalls):
     def make_room(self, copy: CopyName, deadline: float) -> int:
         """Makes room for a snapshot, until `copy_on` or `forget_copy`. Returns its bytes; 0 without spare memory."""
         return self._call(ops.MakeRoom(copy, deadline), timeout=deadline + 5).bytes
+
+    def set_aside(
+        self, copy: CopyName, owner: str, pieces: Sequence[tuple[int, int, int]], deadline: float
+    ) -> Sequence[int]:
+        """Copies parts of held handles (id, offset, bytes) within the device; `copy_on` brings them to the host.
+
+        Returns the sizes of the segments for them. Raises NoRoom, also for the host's memory; RolledBack where a handle
+        is not held, UnsupportedState where the device copies nothing within itself.
+        """
+        asked = ops.SetAside(copy, owner, tuple(pieces), deadline)
+        return self._call(asked, timeout=deadline + 5).sizes
+
+    def segments(self, copy: CopyName, count: int) -> list[int]:
+        """Returns descriptors of the `count` segments of a copy, the caller's."""
+        return counted(lambda at, limit: self._given(ops.SealedSegments(copy, at, limit)), count, self.channel.name)
 
     def copy_on(self, copy: CopyName, deadline: float, progress: Progress) -> ops.Moved:
         """Reads the snapshot and gives its room back. Raises ImageFailed where it was given up."""

@@ -253,7 +253,7 @@ class Seal(OfCopy[Descriptors], frozen=True):
 
 class SealedSegments(Page, frozen=True):
     op = "sealed_segments"
-    gives = "segments of a sealed copy, in order"
+    gives = "segments of a copy that is sealed or was set aside, in order"
 
 
 class ForgetCopy(OfCopy[Nothing], frozen=True):
@@ -297,6 +297,24 @@ class MakeRoom(OfCopy[Bytes], frozen=True):
 class CopyOn(OfCopy[Moved], frozen=True):
     op = "copy_on"
 
+    deadline: float
+
+
+class Sizes(Struct, frozen=True):
+    """Bytes of segments, in order."""
+
+    sizes: tuple[int, ...]
+
+
+class SetAside(Named[Sizes], frozen=True):
+    """Copies parts of held handles, back to back, within the device. `pieces`: id, offset in the handle, bytes.
+
+    CopyOn brings them to segments of these sizes, which SealedSegments gives.
+    """
+
+    op = "set_aside"
+
+    pieces: tuple[tuple[int, int, int], ...]
     deadline: float
 
 

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from gcr.protocol.channel import Request
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import Answer, Handlers
+from gcr.worker import aside
 from gcr.worker.holdings import Holdings
 from gcr.worker.link import OUT, Link
 from gcr.worker.snapshot import LAST_READ_S
@@ -21,6 +22,7 @@ class SnapshotServing(Struct, frozen=True):
 
     def operations(self) -> Handlers:
         return {
+            ops.SetAside: lambda asked, _fds, _request: Answer(self._set_aside(asked)),
             ops.MakeRoom: lambda asked, _fds, _request: Answer(self._make_room(asked)),
             ops.CopyOn: lambda asked, _fds, request: Answer(self._copy_on(asked, request)),
             ops.GiveUpSnapshots: lambda _asked, _fds, _request: self._give_up(),
@@ -29,6 +31,14 @@ class SnapshotServing(Struct, frozen=True):
     def _make_room(self, asked: ops.MakeRoom) -> ops.Bytes:
         with self.room:
             return ops.Bytes(make_room(self.holdings.copy(asked.copy), asked.deadline))
+
+    def _set_aside(self, asked: ops.SetAside) -> ops.Sizes:
+        copy = self.holdings.copy(asked.copy, asked.owner)
+        end = time.monotonic() + asked.deadline
+        with self.room:
+            aside.make_room(copy, sum(size for _, _, size in asked.pieces))
+        aside.copy_aside(copy, asked.pieces, end)
+        return ops.Sizes(tuple(part.size for part in copy.segments or ()))
 
     def _copy_on(self, asked: ops.CopyOn, request: Request) -> ops.Moved:
         teller = self.link.teller(request, OUT)

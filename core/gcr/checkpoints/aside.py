@@ -1,0 +1,131 @@
+"""Device memory of this process, copied aside by gcr's worker under `gcr run`: this process copies and pins nothing.
+
+    aside = Aside.of([(address, bytes), ...])   # returns when the memory may change
+    aside.memory(0)                             # where the first span will lie, in memory that is lent to be read
+    aside.arrived.result()                      # None: it lies there; else what went wrong
+
+The caller first waits for the device's work on that memory: the copy is made of what is there at the time of the call.
+"""
+
+import ctypes
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future
+from itertools import accumulate
+from threading import Thread
+from typing import Any, Self
+from weakref import finalize
+
+from gcr.api.answers import SpansSaved
+from gcr.api.events import ProgressEvent
+from gcr.api.requests import SaveSpansRequest
+from gcr.errors import DeadlinePassed, GcrError, NoSuchJob, RolledBack, typed
+from gcr.memory import hostmap
+from gcr.memory.addresses import HUGE_PAGE, round_up
+from gcr.memory.memfiles import checked_size, end_hold
+from gcr.protocol.seqpacket import close_all
+from gcr.rendezvous.client import Client
+
+Span = tuple[int, int]  # address, bytes
+
+SAFE_S = 10.0  # longest wait of the program for the copy within the device
+DRAINED_S = 300.0  # longest wait for the bytes on the host
+
+
+def under_gcr() -> bool:
+    """Tells whether this program was started by `gcr run`."""
+    return "GCR_TOKEN" in os.environ and "GCR_SOCKET" in os.environ
+
+
+class Region:
+    """Addresses for the spans, which hold memory once it has come. Freed with the last object that refers to it."""
+
+    def __init__(self, nbytes: int) -> None:
+        """Raises OSError."""
+        self._size = round_up(nbytes) + HUGE_PAGE
+        self._reserved = hostmap.reserve(self._size)
+        self._first = -(-self._reserved // HUGE_PAGE) * HUGE_PAGE
+        self._fds: list[int] = []  # while they are open the memory is this process's to read
+        finalize(self, _free, self._reserved, self._size, self._fds).atexit = False
+
+    def fill(self, sizes: Sequence[int], fds: Sequence[int], nbytes: int) -> None:
+        """Maps segments of these sizes at the addresses. Takes the descriptors. Raises NotASegment, OSError."""
+        self._fds += fds
+        at, left = self._first, round_up(nbytes)
+        for size, fd in zip(sizes, fds, strict=True):
+            checked_size(fd, size)
+            hostmap.map_shared(at, min(size, left), fd, writable=False)
+            at, left = at + size, left - min(size, left)
+        if left:
+            raise RolledBack(f"the daemon gave {left} bytes of memory too few")
+
+    def memory(self, offset: int, nbytes: int) -> Any:
+        """Returns an array of bytes, which keeps the region. It must not be written, nor read before the bytes came."""
+        found = (ctypes.c_ubyte * nbytes).from_address(self._first + offset)
+        found.region = self  # type: ignore[attr-defined]
+        return found
+
+
+def _free(reserved: int, size: int, fds: list[int]) -> None:
+    hostmap.unreserve(reserved, size)
+    for fd in fds:
+        end_hold(fd)  # also where a child of this process has the descriptor
+    close_all(fds)
+
+
+class Aside:
+    """Spans of this process's device memory on their way to host memory. `arrived`: done when they are there."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        """Raises UsageError, OSError."""
+        self._request = SaveSpansRequest(spans=tuple(spans), timeout=DRAINED_S)
+        self._places = [*accumulate((size for _, size in spans), initial=0)]
+        self._region = Region(self._places[-1])
+        self._safe, self.arrived = Future[None](), Future[None]()
+
+    @classmethod
+    def of(cls, spans: Sequence[Span], timeout: float = SAFE_S) -> Self:
+        """Has the spans copied, and returns when their memory may change.
+
+        Raises NoSuchJob without `gcr run`, DaemonUnavailable, PeerGone, DeadlinePassed after `timeout` seconds,
+        NoRoom, UnsupportedState, WrongState: nothing was copied then, and nothing has changed.
+        """
+        if not under_gcr():
+            raise NoSuchJob("this program is not under gcr run")
+        made = cls(spans)
+        made._begin(timeout)
+        return made
+
+    def memory(self, number: int) -> Any:
+        """Returns the bytes of a span, as Region.memory."""
+        return self._region.memory(self._places[number], self._request.spans[number][1])
+
+    def _begin(self, timeout: float) -> None:
+        client = Client.connect(autostart=False, timeout=timeout)
+        Thread(target=self._ask, args=(client,), name="gcr-aside", daemon=True).start()
+        try:
+            self._safe.result(timeout)
+        except TimeoutError as late:
+            raise DeadlinePassed(f"gcr has not copied the memory aside within {timeout:g} s") from late
+        finally:
+            if not self._safe.done() or self._safe.exception():
+                client.close()  # the daemon takes everything back
+
+    def _ask(self, client: Client) -> None:
+        """Waits for the copy, on a thread of its own."""
+        try:
+            with client:
+                answer, fds = client.given(self._request, SpansSaved, timeout=DRAINED_S, on_event=self._heard)
+            self._region.fill(answer.sizes, fds, self._places[-1])
+        except Exception as error:
+            failed = error if isinstance(error, GcrError) else typed(error)
+            if not self._safe.done():
+                self._safe.set_exception(failed)
+            self.arrived.set_exception(failed)
+        else:
+            self._heard(ProgressEvent(phase="safe"))  # a busy socket may have lost the event
+            self.arrived.set_result(None)
+
+    def _heard(self, event: ProgressEvent) -> None:
+        if event.phase == "safe" and not self._safe.done():
+            self._safe.set_result(None)

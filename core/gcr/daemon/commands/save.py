@@ -1,0 +1,108 @@
+"""`save_spans`: a training program saves device memory of its own, by its own request, and runs on.
+
+The process that asks is the process whose memory it is, by the kernel's word: no request names another. Before the copy
+aside is made (`safe`) a failure costs nothing: the program still has its bytes. Afterwards it costs the save.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from gcr.api.answers import SpansSaved
+from gcr.api.events import ProgressEvent
+from gcr.api.requests import SaveSpansRequest
+from gcr.daemon import departures
+from gcr.daemon.commands.asked import Asked
+from gcr.daemon.commands.transaction import course_of, saying_state, target_of
+from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.jobs import Active, Job, Save
+from gcr.engine import aside
+from gcr.engine.node import Course
+from gcr.engine.target import Target
+from gcr.engine.tidying import quietly
+from gcr.engine.transaction import Transaction
+from gcr.errors import NoSuchJob, UnsupportedState
+from gcr.job.process import Process
+from gcr.memory.memfiles import hold_still
+from gcr.processes import ProcessIdentity
+from gcr.protocol.batches import BATCH
+from gcr.protocol.operations.operation import Done
+from gcr.protocol.seqpacket import close_all
+
+log = logging.getLogger("gcr.daemon")
+
+
+def run(
+    node: Coordinator, request: SaveSpansRequest, asked: Asked, who: ProcessIdentity | None
+) -> tuple[SpansSaved, Sequence[int]]:
+    """Returns, once the bytes are on the host, the answer with its descriptors, which are the caller's.
+
+    Raises NoSuchJob for a process of no job, NotOurs; WrongState beside a command; UnsupportedState, NoRoom.
+    """
+    job, process = _asking(node, who)
+    asked.caller.check_owner(job.owner, f"job {job.name}")
+    course = course_of(node, request, asked)
+    target = target_of(node, job, process, course.transaction)
+    with saying_state(job), node.jobs.saving(job, target.pid) as save, ExitStack() as over:
+        done = _copied_aside(node, save, target, request, course, over)
+        course.mark("safe")
+        asked.progress(ProgressEvent(phase="safe"))
+        fds = _drained(node, target, done, course)
+    safe_s, drained_s = course.since_start("safe"), course.since_start("drained")
+    return SpansSaved(sizes=tuple(done.sizes), safe_s=safe_s, drained_s=drained_s), fds
+
+
+def _asking(node: Coordinator, who: ProcessIdentity | None) -> tuple[Job, Process]:
+    for job in node.jobs.all():
+        if who and (process := job.processes.get(who.pid)) and process.identity == who:
+            return job, process
+    raise NoSuchJob("only a process of a job can have its device memory saved", hint="gcr run")
+
+
+def _copied_aside(
+    node: Coordinator, save: Save, target: Target, request: SaveSpansRequest, course: Course, over: ExitStack
+) -> aside.Aside:
+    """Copies the spans within their device. `over` gives the copy up, and ends the time of its room."""
+    job = save.job
+    try:
+        with Active(node.jobs, [target]), Transaction(job.name) as undo:
+            aside.export(target, undo)
+            parts = aside.parts_of(target.books.table, request.spans)
+            course.mark("prepared")
+            over.enter_context(node.occupying(parts.device))
+            forget = partial(target.worker(parts.device).copies.forget_copy, target.copy_name)
+            over.callback(quietly, "forget the copy", forget)
+            done = aside.copy_aside(target, parts, course.left(node.config.drain_s))
+            if len(done.sizes) > BATCH:
+                text = f"the copy would be in {len(done.sizes)} pieces of host memory, more than {BATCH}"
+                raise UnsupportedState(text, hint="fewer spans at a time")
+    except BaseException:
+        departures.settle_ends(job)
+        raise
+    finally:
+        node.recovery.begin_if_uneven(job)  # where the agent is gone, or silent, also when all was copied
+    node.jobs.copied(save)
+    return done
+
+
+def _drained(node: Coordinator, target: Target, done: aside.Aside, course: Course) -> list[int]:
+    """Reads the copy to the host. Returns descriptors to read it by, which keep it as it is."""
+    course.reach("reading")
+    done.worker.copies.copy_on(target.copy_name, course.left(node.config.drain_s), _untold)
+    course.mark("drained")
+    fds = done.worker.copies.segments(target.copy_name, len(done.sizes))
+    held: list[int] = []
+    try:
+        for fd in fds:
+            held.append(hold_still(fd))
+    except BaseException:
+        close_all(held)
+        raise
+    finally:
+        close_all(fds)
+    return held
+
+
+def _untold(_done: Done) -> None:
+    """The program that saves wants no figures of its copy."""

@@ -1,0 +1,141 @@
+"""Device memory that a program has gcr save, while it runs on (gcr.checkpoints.aside).
+
+The program (aside_victim.py) writes other bytes as soon as it may, and compares what was saved with the former ones.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+from machine import VICTIMS, Machine, Victim, kill, until
+from worlds import AMD, NVIDIA, at
+
+from gcr.errors import NoSuchJob
+
+MIB = 1 << 20
+
+
+def program(machine: Machine, *more: str) -> Victim:
+    return machine.run("llm", sys.executable, str(VICTIMS / "aside_victim.py"), "--vendor", machine.vendor, *more)
+
+
+def hold(machine: Machine, step: str, name: str = "held") -> Path:
+    """Has the next save wait at a step until the file is removed."""
+    held = machine.folder / name
+    machine.inject(f"save_spans.{step} hold {held}")
+    return held
+
+
+def comes(held: Path) -> None:
+    until(lambda: held.exists() or None, 30, "the save comes to the step")
+
+
+def begun(machine: Machine, job: Victim, name: str) -> Path:
+    """Returns the hold of a save of which nothing was read to the host yet; the program has overwritten all."""
+    held = hold(machine, "reading", name)
+    assert job.ask("save") == "ok"
+    comes(held)
+    return held
+
+
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
+def test_saves_in_flight_have_each_the_bytes_of_its_own_call(machine: Machine) -> None:
+    machine.memory = 256 * MIB
+    job = program(machine)
+    rest = machine.used()
+    held = [begun(machine, job, f"held{number}") for number in range(3)]
+    assert machine.job("llm")["state"] == "running"  # type: ignore[index]
+    image = machine.ask("checkpoint", "llm", leave_running=True, image="beside", store=str(machine.folder / "store"))
+    assert image.code == 0, image.body
+    for each in reversed(held):
+        each.unlink()
+    assert [job.ask("saved") for _ in held] == ["right"] * 3
+    assert job.ask() == "4 right"
+    until(lambda: machine.used() <= rest + 16 * MIB or None, 20, "no more is left than the worker's context")
+
+
+def test_a_command_waits_for_a_save_and_the_next_save_is_of_memory_that_came_back(machine: Machine) -> None:
+    job = program(machine)
+    held = begun(machine, job, "held")
+    gone = machine.command("checkpoint")
+    until(lambda: job.ask("save").startswith("wrong_state") or None, 20, "the command waits, and no save begins")
+    while job.ask("saved") != "right":  # of those that began before it
+        held.unlink(missing_ok=True)
+    assert gone.result(60).body["state"] == "suspended"
+    machine.come_back()
+    assert job.ask().endswith("right")
+    assert [job.ask("save"), job.ask("saved")] == ["ok", "right"]
+    machine.leave()
+    machine.come_back()
+    assert job.ask().endswith("right")
+
+
+def test_what_cannot_be_saved_is_refused_and_costs_nothing(machine: Machine) -> None:
+    """What lies in no memory of the process, what a process of no job asks for, and what finds no room."""
+    machine.memory = 64 * MIB
+    job = program(machine)
+    assert job.ask("beyond").startswith("unsupported_state: a span lies in no device memory")
+    assert job.ask("elsewhere 0x1000").startswith("unsupported_state")
+    with machine.connected() as client:
+        theirs = [int(job.ask("where").split()[0], 16), 4096]
+        with pytest.raises(NoSuchJob):
+            client.request("save_spans", {"spans": [theirs]})
+    assert job.ask("save").startswith("no_room")
+    assert job.ask() == "1 right"
+    machine.leave()
+    machine.come_back()
+    assert job.ask() == "1 right"
+
+
+def test_a_program_that_needs_the_room_gets_it_and_the_save_says_so(machine: Machine) -> None:
+    machine.memory = 96 * MIB
+    job = program(machine)
+    held = begun(machine, job, "held")
+    while (free := machine.memory - machine.used()) > 8 * MIB:
+        assert job.ask(f"more {free // 2}") == "ok"
+    assert job.ask(f"more {16 * MIB}") == "ok"
+    held.unlink()
+    assert job.ask("saved").startswith("image_failed")
+    assert job.ask() == "2 right"
+
+
+STEPS = ("prepared", "safe", "reading", "drained")
+
+
+@pytest.mark.parametrize("who", ["gcr.worker", pytest.param("gcr.daemon", marks=pytest.mark.slow)])
+def test_the_training_goes_on_whoever_dies(machine: Machine, who: str) -> None:
+    """Before the copy is safe its death is the answer; afterwards the save fails."""
+    job = program(machine)
+    for number, step in enumerate(STEPS):
+        dies_at(machine, job, who, step)
+        assert job.ask().endswith("right"), step
+        again(job)
+        assert machine.settled() == "running", number
+    machine.leave()
+    machine.come_back()
+    assert job.ask().endswith("right")
+
+
+def test_the_training_goes_on_without_the_daemon(machine: Machine) -> None:
+    job = program(machine)
+    dies_at(machine, job, "gcr.daemon", "reading")
+    assert job.ask().endswith("right")
+    again(job)
+
+
+def dies_at(machine: Machine, job: Victim, who: str, step: str) -> None:
+    held = hold(machine, step)
+    job.tell("save")
+    comes(held)
+    kill(*machine.children(who))
+    held.unlink()
+    answer = job.hear()
+    if answer == "ok":
+        answer = job.ask("saved")
+    whole = answer == "right" and (who, step) == ("gcr.worker", "drained")  # the bytes were on the host
+    assert whole or answer.split(":")[0] in ("peer_gone", "rolled_back", "daemon_unavailable"), (step, answer)
+
+
+def again(job: Victim) -> None:
+    until(lambda: job.ask("save") == "ok" or None, 40, "a save is made again")
+    assert job.ask("saved") == "right"

@@ -1,0 +1,99 @@
+"""Has gcr save its device memory, and writes other bytes at once; then says whether the first ones were saved.
+
+Each line on standard input gets one line back:
+
+    save          asks for a copy of every buffer, and overwrites them all as soon as it may
+    saved         waits for the oldest copy, and says `right`, `wrong`, or the error
+    beyond        asks for bytes behind a buffer
+    elsewhere A   asks for bytes at the address A
+    more N        allocates N bytes, and says whether there was room
+    ?             says a number for the bytes that the buffers have now
+"""
+
+import argparse
+import hashlib
+import sys
+
+from device import VENDORS, open_device
+from dialogue import say
+
+from gcr.checkpoints.aside import Aside
+from gcr.errors import GcrError
+
+ODD = 3 << 10  # bytes that a span begins and ends within a buffer, to cross the borders of allocations and of chunks
+
+
+class Program:
+    def __init__(self, vendor: str, buffers: int, size: int) -> None:
+        self.device, self.size = open_device(vendor), size
+        self.addresses = [self.device.allocate(size) for _ in range(buffers)]
+        self.round = 0
+        self.copies: list[tuple[int, Aside]] = []
+        self.write()
+
+    def pattern(self, buffer: int, number: int) -> bytes:
+        block = hashlib.sha256(f"{number} {buffer}".encode()).digest()
+        return (block * (self.size // len(block) + 1))[: self.size]
+
+    def write(self) -> None:
+        self.round += 1
+        for number, address in enumerate(self.addresses):
+            self.device.write(address, self.pattern(number, self.round))
+
+    def save(self) -> str:
+        spans = [(address + ODD, self.size - ODD) for address in self.addresses]
+        copy = Aside.of(spans)
+        self.copies.append((self.round, copy))
+        self.write()
+        return "ok"
+
+    def saved(self) -> str:
+        number, copy = self.copies.pop(0)
+        copy.arrived.result(60)
+        found = [bytes(copy.memory(index)) for index in range(len(self.addresses))]
+        whole = [self.pattern(index, number)[ODD:] for index in range(len(self.addresses))]
+        return "right" if found == whole else "wrong"
+
+    def beyond(self) -> str:
+        Aside.of([(max(self.addresses), 1 << 32)])
+        return "ok"
+
+    def elsewhere(self, address: str) -> str:
+        Aside.of([(int(address, 16), 4096)])
+        return "ok"
+
+    def where(self) -> str:
+        return " ".join(map(hex, self.addresses))
+
+    def more(self, size: str) -> str:
+        self.device.allocate(int(size))
+        return "ok"
+
+    def digest(self) -> str:
+        found = [bytes(self.device.read(address, self.size)) for address in self.addresses]
+        whole = [self.pattern(index, self.round) for index in range(len(self.addresses))]
+        return f"{self.round} {'right' if found == whole else 'wrong'}"
+
+    def answer(self, line: str) -> str:
+        name, *words = line.split()
+        told = getattr(self, "digest" if name == "?" else name)
+        try:
+            return str(told(*words))
+        except GcrError as error:
+            return f"{error.code}: {error}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vendor", choices=VENDORS, default="nvidia")
+    parser.add_argument("--buffers", type=int, default=5)
+    parser.add_argument("--bytes", type=int, default=3 << 20)
+    options = parser.parse_args()
+    program = Program(options.vendor, options.buffers, options.bytes)
+    say("ready")
+    for line in sys.stdin:
+        say(program.answer(line))
+
+
+if __name__ == "__main__":
+    main()
