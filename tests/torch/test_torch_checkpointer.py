@@ -1,5 +1,6 @@
 """Checkpointer with the real PyTorch on the CPU, with gloo: FSDP2 and one process, and what may go wrong."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,18 @@ def test_after_an_interrupt_the_next_save_is_made(ranks: Any, tmp_path: Path) ->
 )
 def test_wrong_settings_are_refused(ranks: Any, tmp_path: Path, arguments: dict[str, Any]) -> None:
     assert ranks("makes", store=str(tmp_path / "store"), arguments=arguments) == ["usage"]
+
+
+def test_a_save_that_the_worker_cannot_make_is_staged_and_says_why(ranks: Any, tmp_path: Path) -> None:
+    """Without gcr run, with gaps in a tensor, and with a daemon that greets nobody; that one is not asked again."""
+    run = tmp_path / "run"
+    run.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(str(run / "gcrd.sock"))
+        silent.listen()
+        ways = ranks("stages", store=str(tmp_path / "store"), socket=str(run / "gcrd.sock"))[0]
+    assert [(way, right) for way, _, right in ways] == [("staged", True)] * 4
+    whys = [why for _, why, _ in ways]
+    assert whys[0] == "this program is not under gcr run"
+    assert whys[1] == "a tensor of (3, 2) does not lie in one piece on cpu"
+    assert whys[3] == "gcr did not answer a moment ago", whys

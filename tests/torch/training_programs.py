@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from gcr.errors import GcrError
 from gcr.faults import LONGEST_HOLD
 from gcr.torch import Checkpointer
+from gcr_torch import tensors
 
 WIDTH = 12
 
@@ -244,3 +245,20 @@ def makes(rank: int, world: int, store: str, arguments: dict[str, Any]) -> str |
     except GcrError as error:
         return error.code
     return None
+
+
+def stages(rank: int, world: int, store: str, socket: str) -> Any:
+    """Returns the ways of saves where gcr's worker cannot copy, and whether what they saved is right."""
+    ways, state = [], {"a": torch.arange(9), "b": torch.rand(3, 4)[:, 1:3], "c": 5}
+    tensors.is_on_device = lambda _tensor: True
+    with Checkpointer(store) as keeper:
+        for step in range(4):
+            if step == 1:
+                os.environ.update(GCR_SOCKET=socket, GCR_TOKEN="t")
+            save = keeper.save(step, state if step == 1 else {**state, "b": state["b"].clone()})
+            save.durable.result(30)
+            loaded = {"a": torch.zeros(9, dtype=torch.int64), "b": torch.zeros(3, 2), "c": 0}
+            keeper.load(step, loaded)
+            right = all(torch.equal(loaded[name], state[name]) for name in "ab") and loaded["c"] == 5
+            ways.append((save.way, save.why, right))
+    return ways

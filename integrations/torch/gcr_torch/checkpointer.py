@@ -30,6 +30,7 @@ from gcr.checkpoints.run import checked_step, doomed, run_in
 from gcr.checkpoints.saving import locked
 from gcr.errors import GcrError, UsageError
 from gcr.imageerrors import NotSaved
+from gcr_torch.aside import AsideStager, Staged, Way
 from gcr_torch.reader import Reader
 from gcr_torch.stager import Stager
 from gcr_torch.state import adapted, states_of, take_back
@@ -46,6 +47,8 @@ class Save(Struct, frozen=True):
 
     safe: done when every tensor of the state may change · durable: done when the step outlives any crash; it has
     NotSaved if it does not become that, also for a save that was skipped
+    way: of the tensors on a device. "copy": within the device, by gcr's worker, under `gcr run`; "staged": to host
+    memory, by this process, for the reason `why`
     """
 
     step: int
@@ -53,6 +56,8 @@ class Save(Struct, frozen=True):
     safe: Future[None]
     durable: Future[None]
     skipped: bool = False
+    way: Way = "staged"
+    why: str = ""
 
 
 class Checkpointer:
@@ -93,6 +98,7 @@ class Checkpointer:
         self._together = Together(timeout_s)
         self._room = BoundedSemaphore(in_flight)
         self._stager = Stager()
+        self._aside = AsideStager(self._stager)
         self._thread = ThreadPoolExecutor(1, "gcr-save")
         self._failed: NotSaved | None = None
         self._lock: ExitStack | None = None  # of the run, on rank 0, from the first save on
@@ -101,6 +107,8 @@ class Checkpointer:
 
     def save(self, step: int, state: MutableMapping[str, Any]) -> Save:
         """Copies the state aside and returns; it is written meanwhile. Every rank calls it with the same step.
+
+        Under `gcr run` it waits for the current stream, and for the worker's copy within the device.
 
         Raises NotSaved with on_error="raise", of this save or of an earlier one; else nothing.
         """
@@ -114,9 +122,12 @@ class Checkpointer:
             self._room.release()
             raise
         safe, durable = Future[None](), Future[None]()
-        staged.add_done_callback(lambda _: safe.set_result(None))
-        self._thread.submit(self._write, step, staged, durable)
-        return Save(step, time.monotonic() - began, safe, durable)
+        if staged.way == "copy":
+            safe.set_result(None)
+        else:
+            staged.state.add_done_callback(lambda _: safe.set_result(None))
+        self._thread.submit(self._write, step, staged.state, durable)
+        return Save(step, time.monotonic() - began, safe, durable, way=staged.way, why=staged.why)
 
     def _has_room(self) -> bool:
         """Takes a place among the saves under way; returns False for a save that is not to be made, on all ranks."""
@@ -135,15 +146,15 @@ class Checkpointer:
         durable.set_exception(NotSaved(f"run {self.run.name}: step {step} was skipped: as many saves are under way"))
         return Save(step, time.monotonic() - began, safe, durable, skipped=True)
 
-    def _staged(self, step: int, state: MutableMapping[str, Any]) -> Future[dict[str, Any]]:
+    def _staged(self, step: int, state: MutableMapping[str, Any]) -> Staged:
         """Returns the copy of the state; a Future with the error for a state that cannot be saved."""
         try:
             checked_step(step)
-            return self._stager.stage(states_of(adapted(state)))
+            return self._aside.stage(states_of(adapted(state)))
         except Exception as error:
             failed = Future[dict[str, Any]]()
             failed.set_exception(error)
-            return failed
+            return Staged(failed, "staged", str(error))
 
     def _write(self, step: int, staged: Future[dict[str, Any]], durable: Future[None]) -> None:
         """Writes a step, on the thread of all saves."""

@@ -10,20 +10,37 @@ a machine with CUDA they are pinned.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 from weakref import finalize
 
 import torch
+from msgspec import Struct, field
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gcr.errors import UsageError
-from gcr_torch.tensors import refuse_unsaveable
+from gcr_torch import tensors
 
 State = dict[str, Any]
+
+
+class NotReady(Exception):
+    """A tensor of a device is not among those that another process copies."""
+
+
+class Ready(Struct):
+    """Copies of device tensors that another process makes.
+
+    tensors: the copies, by id of the tensor · kept: the tensors themselves, so that no other has such an id
+    waits: return when the copies have their bytes, and raise what went wrong
+    """
+
+    tensors: dict[int, torch.Tensor] = field(default_factory=dict)
+    kept: list[torch.Tensor] = field(default_factory=list)
+    waits: list[Callable[[], object]] = field(default_factory=list)
 
 
 class Stager(AsyncStager):
@@ -38,17 +55,18 @@ class Stager(AsyncStager):
         self._buffers = _Buffers(torch.cuda.is_available() if pin is None else pin)
         self._waiting: ThreadPoolExecutor | None = None
 
-    def stage(self, state_dict: State) -> Future[State]:
+    def stage(self, state_dict: State, ready: Ready | None = None) -> Future[State]:
         """Returns the future copy. Tensors in host memory may change when this returns, all others when it is done.
 
         What is no tensor is copied by `copy.deepcopy`. Raises NotSaveable, UsageError for a state without a copy.
+        ready: copies of all device tensors; NotReady is raised for another one.
         """
-        staging = _Staging(self._buffers)
+        staging = _Staging(self._buffers, ready)
         found = staging.copied(state_dict, "")
-        if events := staging.events():
+        if waits := [*staging.waits(), *(ready.waits if ready else ())]:
             if self._waiting is None:
                 self._waiting = ThreadPoolExecutor(1, "gcr-stage")
-            return self._waiting.submit(_after, events, found)
+            return self._waiting.submit(_after, waits, found)
         done = Future[State]()
         done.set_result(found)
         return done
@@ -70,23 +88,24 @@ class Stager(AsyncStager):
         return self._buffers.total
 
 
-def _after(events: Sequence[Any], found: State) -> State:
-    for event in events:
-        event.synchronize()
+def _after(waits: Sequence[Callable[[], object]], found: State) -> State:
+    for wait in waits:
+        wait()
     return found
 
 
 class _Staging:
     """One copy of a state."""
 
-    def __init__(self, buffers: "_Buffers") -> None:
-        self._buffers = buffers
-        self._copies: dict[int, torch.Tensor] = {}  # by id: a tensor that occurs twice is copied once
+    def __init__(self, buffers: "_Buffers", ready: Ready | None) -> None:
+        self._buffers, self._is_ready = buffers, ready is not None
+        # By id: a tensor that occurs twice is copied once.
+        self._copies: dict[int, torch.Tensor] = dict(ready.tensors) if ready else {}
         self._devices: dict[torch.device, Any] = {}
 
-    def events(self) -> list[Any]:
-        """Records and returns an event behind the copies of each device."""
-        return [stream.record_event() for stream in self._devices.values()]
+    def waits(self) -> list[Callable[[], object]]:
+        """Returns waits for an event behind the copies of each device, which is recorded now."""
+        return [stream.record_event().synchronize for stream in self._devices.values()]
 
     def copied(self, found: Any, name: str) -> Any:
         """Returns a copy of a part of the state. Raises NotSaveable, UsageError."""
@@ -117,7 +136,9 @@ class _Staging:
         return made
 
     def _plain(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        refuse_unsaveable(tensor, name)
+        tensors.refuse_unsaveable(tensor, name)
+        if self._is_ready and tensor.numel() and tensors.is_on_device(tensor):
+            raise NotReady(f"{name}: another tensor than before lies on {tensor.device}")
         target = self._buffers.tensor(tensor.size(), tensor.dtype)
         with torch.no_grad():
             target.copy_(tensor.detach(), non_blocking=True)

@@ -27,11 +27,17 @@ def host_bytes(tensor: torch.Tensor, name: str) -> memoryview:
 
 def refuse_unsaveable(tensor: torch.Tensor, name: str) -> None:
     """Raises NotSaveable for a tensor whose elements are not one run of bytes in one storage."""
-    if kind := _unsaveable(tensor):
+    if kind := unsaveable(tensor):
         raise NotSaveable(f"{name}: a {kind} cannot be saved", hint="leave it out of the state, or make it dense")
 
 
-def _unsaveable(tensor: torch.Tensor) -> str | None:
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """Tells whether the tensor's address is one of device memory."""
+    return tensor.device.type not in ("cpu", "meta")
+
+
+def unsaveable(tensor: torch.Tensor) -> str | None:
+    """Returns in words why the tensor cannot be saved, None where it can."""
     if tensor.is_quantized:
         return "quantised tensor"
     if tensor.is_nested:

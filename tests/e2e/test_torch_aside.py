@@ -1,0 +1,52 @@
+"""Saves of gcr.torch under `gcr run`: the worker copies the tensors of a device, and the training copies none of them.
+
+The tensors lie in simulated device memory, which a processor cannot touch: a training that read one would end.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from machine import VICTIMS, Machine, Victim, kill, until
+
+MIB = 1 << 20
+
+if not importlib.util.find_spec("torch"):
+    pytest.skip("PyTorch is not installed", allow_module_level=True)
+
+
+def training(machine: Machine) -> Victim:
+    return machine.run("llm", sys.executable, str(VICTIMS / "torch_aside_victim.py"), str(machine.folder / "store"))
+
+
+def hold(machine: Machine, step: str, name: str) -> Path:
+    held = machine.folder / name
+    machine.inject(f"save_spans.{step} hold {held}")
+    return held
+
+
+def test_a_training_saves_by_the_worker_and_says_so(machine: Machine) -> None:
+    """Three saves in flight, one by the training itself, a swap, and a worker that dies in a save."""
+    job = training(machine)
+    held = []
+    for step in (1, 2, 3):
+        held.append(hold(machine, "reading", f"held{step}"))
+        assert job.ask(f"save {step}") == "copy"
+        until(held[-1].exists, 30, "the save comes to the step")
+    for each in held:
+        each.unlink()
+    assert [job.ask("durable") for _ in held] == ["ok"] * 3
+    assert [job.ask(f"load {step}") for step in (1, 2, 3)] == ["right"] * 3
+    assert job.ask("host 4").startswith("staged right a span lies in no device memory")
+
+    machine.leave()
+    machine.come_back()
+    held = [hold(machine, "reading", "dies")]
+    assert job.ask("save 5") == "copy"
+    until(held[0].exists, 30, "the save comes to the step")
+    kill(*machine.children("gcr.worker"))
+    held[0].unlink()
+    assert job.ask("durable").startswith("not_saved: run train: step 5 is not saved: ")
+    assert [job.ask("save 6"), job.ask("durable"), job.ask("load 6")] == ["copy", "ok", "right"]
+    assert [job.ask("steps"), job.ask()] == ["[1, 2, 3, 4, 6]", "right"]
