@@ -58,9 +58,12 @@ def test_a_command_waits_for_a_save_and_the_next_save_is_of_memory_that_came_bac
     job = program(machine)
     held = begun(machine, job, "held")
     gone = machine.command("checkpoint")
-    until(lambda: job.ask("save").startswith("wrong_state") or None, 20, "the command waits, and no save begins")
-    while job.ask("saved") != "right":  # of those that began before it
-        held.unlink(missing_ok=True)
+    answers: list[str] = []
+    until(lambda: answers.append(job.ask("save")) or answers[-1] != "ok" or None, 20, "the command waits")
+    assert answers[-1].startswith("wrong_state"), answers
+    assert not gone.done()
+    held.unlink()
+    assert [job.ask("saved") for _ in answers] == ["right"] * len(answers)  # the held one, and those before the command
     assert gone.result(60).body["state"] == "suspended"
     machine.come_back()
     assert job.ask().endswith("right")
