@@ -3,6 +3,8 @@
 The program (aside_victim.py) writes other bytes as soon as it may, and compares what was saved with the former ones.
 """
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -51,6 +53,8 @@ def test_saves_in_flight_have_each_the_bytes_of_its_own_call(machine: Machine) -
         each.unlink()
     assert [job.ask("saved") for _ in held] == ["right"] * 3
     assert job.ask() == "4 right"
+    assert [job.ask(line) for line in ("save", "drained") * 2] == ["ok"] * 4
+    assert [job.ask("saved"), job.ask("saved")] == ["right"] * 2, "the second lies where the first did"
     until(lambda: machine.used() <= rest + 16 * MIB or None, 20, "no more is left than the worker's context")
 
 
@@ -124,6 +128,24 @@ def test_the_training_goes_on_without_the_daemon(machine: Machine) -> None:
     dies_at(machine, job, "gcr.daemon", "reading")
     assert job.ask().endswith("right")
     again(job)
+
+
+@pytest.mark.slow
+def test_a_program_that_is_stopped_in_a_save_runs_on_afterwards(machine: Machine) -> None:
+    """Its agent does not hear that the copy is made, so it is told later."""
+    job = program(machine)
+    held = hold(machine, "prepared")
+    job.tell("save")
+    comes(held)
+    os.kill(machine.target("llm"), signal.SIGSTOP)
+    held.unlink()
+    until(lambda: "undo of prepare failed" in machine.logs()["gcrd.log"] or None, 30, "the daemon gives the agent up")
+    os.kill(machine.target("llm"), signal.SIGCONT)
+    job.hear()
+    again(job)
+    machine.leave()
+    machine.come_back()
+    assert job.ask().endswith("right")
 
 
 def dies_at(machine: Machine, job: Victim, who: str, step: str) -> None:

@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcr.drain import HandleSpec
+from gcr.drain import HandleSpec, Move
 from gcr.engine.aside import parts_of
 from gcr.errors import NoRoom, RolledBack, UnsupportedState
 from gcr.imageerrors import ImageFailed
@@ -105,6 +107,33 @@ def test_room_that_another_program_needs_is_given_back_before_and_after_the_copy
         give_up_snapshot(copy, time.monotonic())
         with pytest.raises(ImageFailed, match="needed the room"):
             copy_on(copy, LONG, lambda _: None)
+        assert held.room == {}
+
+
+class Wanted(Device):
+    """Another program needs the room while the copy is made."""
+
+    copy: HostCopy | None = None
+
+    def move(self, moves: Sequence[Move]) -> Any:
+        super().move(moves)
+        return SimpleNamespace(wait=self._wait, done=lambda: 0)
+
+    def _wait(self, _timeout: float) -> float:
+        copy, self.copy = self.copy, None
+        if copy:
+            give_up_snapshot(copy, time.monotonic())
+        return 0.0
+
+
+def test_a_copy_of_which_the_room_goes_while_it_is_made_is_refused_not_lost() -> None:
+    held = Wanted(spare=4 * MIB)
+    held.put(1, bytes(100))
+    with holding(held) as copy:
+        make_room(copy, 100)
+        held.copy = copy
+        with pytest.raises(NoRoom, match="another program"):
+            copy_aside(copy, [(1, 0, 100)], time.monotonic() + LONG)
         assert held.room == {}
 
 

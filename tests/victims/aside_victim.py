@@ -4,6 +4,7 @@ Each line on standard input gets one line back:
 
     save          asks for a copy of every buffer, and overwrites them all as soon as it may
     saved         waits for the oldest copy, and says `right`, `wrong`, or the error
+    drained       waits until all copies are on the host
     beyond        asks for bytes behind a buffer
     elsewhere A   asks for bytes at the address A
     more N        allocates N bytes, and says whether there was room
@@ -53,6 +54,11 @@ class Program:
         found = [bytes(copy.memory(index)) for index in range(len(self.addresses))]
         whole = [self.pattern(index, number)[ODD:] for index in range(len(self.addresses))]
         return "right" if found == whole else "wrong"
+
+    def drained(self) -> str:
+        for _, copy in self.copies:
+            copy.arrived.result(60)
+        return "ok"
 
     def beyond(self) -> str:
         Aside.of([(max(self.addresses), 1 << 32)])
