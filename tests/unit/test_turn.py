@@ -85,7 +85,8 @@ def test_the_targets_of_a_transaction_are_found_until_its_own_end(jobs):
     assert jobs.targets == {}
 
 
-def test_saves_of_several_processes_go_on_at_once_and_beside_readers_and_none_beside_a_command(jobs, job):
+def test_saves_of_several_processes_go_on_at_once_and_beside_readers_and_none_beside_a_command(jobs, job, monkeypatch):
+    monkeypatch.setattr("gcr.daemon.jobs.COPY_PATIENCE", 0.01)
     with jobs.changing(job, "checkpoint") as first:
         with pytest.raises(WrongState, match=REFUSED), jobs.saving(job, 1):
             pytest.fail("a save would wait for the command")
@@ -119,6 +120,19 @@ def test_a_command_waits_for_saves_and_no_other_begins_meanwhile(jobs, job, besi
         under_way.close()
         waiting.result(5)
     assert took.is_set() and not job.busy
+
+
+def test_a_save_waits_for_a_copy_of_its_process_that_is_nearly_over(jobs, job):
+    def second():
+        with jobs.saving(job, 1):
+            return job.turn.busy
+
+    with ThreadPoolExecutor(1) as pool, jobs.saving(job, 1) as first:
+        waiting = pool.submit(second)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.05)
+        jobs.copied(first)
+        assert waiting.result(5)
 
 
 def test_a_command_gives_up_waiting_for_saves(jobs, job, monkeypatch):

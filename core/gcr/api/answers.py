@@ -93,9 +93,11 @@ class SpansSaved(Answer, frozen=True, kw_only=True):
 
     The spans lie there back to back, from the first byte on. No process writes there while a descriptor is open.
 
-    safe_s, drained_s: seconds from the request until the memory was copied aside, and until it was on the host
+    prepared_s, safe_s, drained_s: seconds from the request until the process's memory was exported, until the spans
+    were copied aside, and until they were on the host
     """
 
     sizes: tuple[int, ...]
+    prepared_s: float
     safe_s: float
     drained_s: float

@@ -33,6 +33,7 @@ log = logging.getLogger("gcr.daemon")
 
 RECOVERY_PATIENCE = 60.0
 SAVES_PATIENCE = 60.0  # of a command with saves that are under way; no other begins meanwhile
+COPY_PATIENCE = 5.0  # of a save with one that has just copied the same process
 RETURN_S = 2.0  # within which the jobs of a daemon that died have come to its successor, where it left no word of them
 AWAIT_S = 10.0  # the same for processes of which it did
 
@@ -221,7 +222,7 @@ class Save(Struct):
 
     def begin(self) -> None:
         """Raises WrongState beside a command, or another copy of the process."""
-        if not (self.job.turn.settled.is_set() and self.job.turn.begin_save(self.pid)):
+        if not (self.job.turn.settled.is_set() and self.job.turn.begin_save(self.pid, COPY_PATIENCE)):
             raise _busy(self.job)
 
     def copied(self) -> None:

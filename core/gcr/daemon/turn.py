@@ -74,10 +74,11 @@ class Turn(Struct):
 
     # ---- saves --------------------------------------------------------------------------------------------------
 
-    def begin_save(self, pid: int) -> bool:
-        """Returns False if a command has the turn or waits for it, or if this process is being copied already."""
+    def begin_save(self, pid: int, patience: float) -> bool:
+        """Returns False if a command has the turn or waits for it. Awaits a copy of the process, so long at most."""
         with self._lock:
-            if self._changing or self._awaiting or pid in self._copying:
+            there = self._lock.wait_for(lambda: pid not in self._copying, patience)
+            if not there or self._changing or self._awaiting:
                 return False
             self._copying.add(pid)
             return True

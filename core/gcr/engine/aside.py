@@ -55,6 +55,7 @@ def export(target: Target, undo: Transaction) -> None:
     target.process.way = Way.RUNNING_ON
     target.exports.choose_strategy()
     refuse_its_own_copy([target])
+    target.exports.entrusts = False
     target.exports.export_new()
     target.process.move(State.PREPARED)
     target.read_mappings()

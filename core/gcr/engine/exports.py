@@ -35,6 +35,7 @@ class Exports(Struct):
     fresh: set[int] = field(default_factory=set)  # exported in this transaction, and exportable again
     imported: dict[int, tuple[str, int]] = field(default_factory=dict)  # in an earlier restore: id, device, bytes
     unkept: dict[int, int] = field(default_factory=dict)  # imported, and held by no worker and no keeper: id, bytes
+    entrusts: bool = True  # fresh ones to keepers: not those that the program goes on holding
     _held_before: dict[str, set[int]] = field(default_factory=dict)
     _after: int = 0
     _lock: RLock = field(default_factory=RLock)
@@ -111,8 +112,9 @@ class Exports(Struct):
             return
         specs, fds = [spec_of(h) for h, _ in fresh], [fd for _, fd in fresh]
         self.fresh.update(spec.id for spec in specs)
-        self.session.keeper().put(self.session.pid, [spec.id for spec in specs], fds)
-        self._spare(specs, fds)
+        if self.entrusts:
+            self.session.keeper().put(self.session.pid, [spec.id for spec in specs], fds)
+            self._spare(specs, fds)
         if not self.session.process.copied_out:
             self.session.worker(device).handles.adopt(self.session.hold, specs, fds)
         for spec in specs:

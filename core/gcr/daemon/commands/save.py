@@ -46,11 +46,9 @@ def run(
     target = target_of(node, job, process, course.transaction)
     with saying_state(job), node.jobs.saving(job, target.pid) as save, ExitStack() as over:
         done = _copied_aside(node, save, target, request, course, over)
-        course.mark("safe")
-        asked.progress(ProgressEvent(phase="safe"))
         fds = _drained(node, target, done, course)
-    safe_s, drained_s = course.since_start("safe"), course.since_start("drained")
-    return SpansSaved(sizes=tuple(done.sizes), safe_s=safe_s, drained_s=drained_s), fds
+    prepared_s, safe_s, drained_s = map(course.since_start, ("prepared", "safe", "drained"))
+    return SpansSaved(sizes=tuple(done.sizes), prepared_s=prepared_s, safe_s=safe_s, drained_s=drained_s), fds
 
 
 def _asking(node: Coordinator, who: ProcessIdentity | None) -> tuple[Job, Process]:
@@ -63,7 +61,10 @@ def _asking(node: Coordinator, who: ProcessIdentity | None) -> tuple[Job, Proces
 def _copied_aside(
     node: Coordinator, save: Save, target: Target, request: SaveSpansRequest, course: Course, over: ExitStack
 ) -> aside.Aside:
-    """Copies the spans within their device. `over` gives the copy up, and ends the time of its room."""
+    """Copies the spans within their device, and says when they may change.
+
+    `over` gives the copy up, and ends the time of its room.
+    """
     job = save.job
     try:
         with Active(node.jobs, [target]), Transaction(job.name) as undo:
@@ -77,6 +78,8 @@ def _copied_aside(
             if len(done.sizes) > BATCH:
                 text = f"the copy would be in {len(done.sizes)} pieces of host memory, more than {BATCH}"
                 raise UnsupportedState(text, hint="fewer spans at a time")
+            course.mark("safe")
+            course.progress(ProgressEvent(phase="safe"))  # the exports are forgotten while the program runs on
     except BaseException:
         departures.settle_ends(job)
         raise
