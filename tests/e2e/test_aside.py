@@ -58,6 +58,24 @@ def test_saves_in_flight_have_each_the_bytes_of_its_own_call(machine: Machine) -
     until(lambda: machine.used() <= rest + 16 * MIB or None, 20, "no more is left than the worker's context")
 
 
+def test_the_copy_waits_for_the_word_that_the_devices_work_has_ended(machine: Machine) -> None:
+    job = program(machine)
+    held, safe = machine.folder / "held", machine.folder / "safe"
+    machine.inject(f"save_spans.prepared hold {held}", f"save_spans.safe hold {safe}")
+    assert job.ask("late") == "asked"
+    comes(held)
+    held.unlink()
+    assert job.silent() and not safe.exists()
+    job.tell("go on")
+    comes(safe)
+    safe.unlink()
+    assert job.hear() == "ok"
+    assert job.ask("saved") == "right"
+    assert job.ask("late") == "asked"
+    kill(machine.target("llm"))
+    until(lambda: machine.job("llm") is None or None, 20, "a program that ends in a save is forgotten")
+
+
 def test_a_command_waits_for_a_save_and_the_next_save_is_of_memory_that_came_back(machine: Machine) -> None:
     job = program(machine)
     held = begun(machine, job, "held")

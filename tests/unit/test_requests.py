@@ -106,7 +106,7 @@ REQUESTS = [
     RestoreRequest(target="llm", image="warm", store="/s", devices={"0": "1"}),
     RestoreRequest(target="llm", without=(4711, 4712)),
     SwapRequest(out="llm", back=4711, data_only=True, devices={"0": "1"}),
-    SaveSpansRequest(spans=((4096, 1), (1 << 47, 1 << 33)), timeout=9),
+    SaveSpansRequest(spans=((4096, 1), (1 << 47, 1 << 33)), timeout=9, waits=True),
     StopRequest(force=True),
     HandOverRequest(version="9.9", wire=3),
 ]

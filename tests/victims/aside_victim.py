@@ -3,6 +3,7 @@
 Each line on standard input gets one line back:
 
     save          asks for a copy of every buffer, and overwrites them all as soon as it may
+    late          asks, says `asked`, and writes to the buffers after another line; then they may be copied
     saved         waits for the oldest copy, and says `right`, `wrong`, or the error
     drained       waits until all copies are on the host
     beyond        asks for bytes behind a buffer
@@ -43,10 +44,25 @@ class Program:
 
     def save(self) -> str:
         spans = [(address + ODD, self.size - ODD) for address in self.addresses]
-        copy = Aside.of(spans)
+        copy = Aside.of(spans, self.nothing)
         self.copies.append((self.round, copy))
         self.write()
         return "ok"
+
+    def late(self) -> str:
+        """Writes to the buffers once more after it has asked, on another line of standard input."""
+        spans = [(address + ODD, self.size - ODD) for address in self.addresses]
+        copy = Aside.of(spans, self.write_when_told)
+        self.copies.append((self.round, copy))
+        return "ok"
+
+    def write_when_told(self) -> None:
+        say("asked")
+        sys.stdin.readline()
+        self.write()
+
+    def nothing(self) -> None:
+        """No work of the device is under way."""
 
     def saved(self) -> str:
         number, copy = self.copies.pop(0)
@@ -61,11 +77,11 @@ class Program:
         return "ok"
 
     def beyond(self) -> str:
-        Aside.of([(max(self.addresses), 1 << 32)])
+        Aside.of([(max(self.addresses), 1 << 32)], self.nothing)
         return "ok"
 
     def elsewhere(self, address: str) -> str:
-        Aside.of([(int(address, 16), 4096)])
+        Aside.of([(int(address, 16), 4096)], self.nothing)
         return "ok"
 
     def where(self) -> str:

@@ -185,15 +185,23 @@ class SaveSpansRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknow
     """Saves device memory of the process that asks: it is copied aside on the device, and from there to the host.
 
     spans: address and bytes of each, in the process's own device memory, all of one device
+    waits: all is made ready, and the copy waits for `save_now` on the same connection
     """
 
     op = "save_spans"
 
     spans: tuple[tuple[int, int], ...]
+    waits: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_spans(self.spans)
+
+
+class SaveNowRequest(Request, frozen=True, kw_only=True):
+    """The work of the device on the spans of `save_spans` has ended: they may be copied."""
+
+    op = "save_now"
 
 
 class StopRequest(Request, frozen=True, kw_only=True):
@@ -223,6 +231,7 @@ AnyRequest = (
     | RestoreRequest
     | SwapRequest
     | SaveSpansRequest
+    | SaveNowRequest
     | StopRequest
     | HandOverRequest
 )

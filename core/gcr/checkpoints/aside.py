@@ -1,24 +1,25 @@
 """Device memory of this process, copied aside by gcr's worker under `gcr run`: this process copies and pins nothing.
 
-    aside = Aside.of([(address, bytes), ...])   # returns when the memory may change
-    aside.memory(0)                             # where the first span will lie, in memory that is lent to be read
-    aside.arrived.result()                      # None: it lies there; else what went wrong
+    aside = Aside.of([(address, bytes), ...], wait)  # returns when the memory may change
+    aside.memory(0)         # where the first span will lie, in memory that is lent to be read
+    aside.arrived.result()  # None: it lies there; else what went wrong
 
-The caller first waits for the device's work on that memory: the copy is made of what is there at the time of the call.
+`wait` returns when the device's work on that memory has ended. It is called while gcr makes all ready for the copy.
 """
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import accumulate
 from threading import Thread
 from typing import Any, Self
 from weakref import finalize
 
-from gcr.api.answers import SpansSaved
+from gcr.api.answers import Pong, SpansSaved
 from gcr.api.events import ProgressEvent
-from gcr.api.requests import SaveSpansRequest
+from gcr.api.requests import SaveNowRequest, SaveSpansRequest
 from gcr.errors import DeadlinePassed, GcrError, NoSuchJob, RolledBack, typed
 from gcr.memory import hostmap
 from gcr.memory.addresses import HUGE_PAGE, round_up
@@ -78,14 +79,14 @@ class Aside:
 
     def __init__(self, spans: Sequence[Span]) -> None:
         """Raises UsageError, OSError."""
-        self._request = SaveSpansRequest(spans=tuple(spans), timeout=DRAINED_S)
+        self._request = SaveSpansRequest(spans=tuple(spans), waits=True, timeout=DRAINED_S)
         self._places = [*accumulate((size for _, size in spans), initial=0)]
         self._region = Region(self._places[-1])
         self._safe, self.arrived = Future[None](), Future[None]()
 
     @classmethod
-    def of(cls, spans: Sequence[Span], timeout: float = SAFE_S) -> Self:
-        """Has the spans copied, and returns when their memory may change.
+    def of(cls, spans: Sequence[Span], wait: Callable[[], object], timeout: float = SAFE_S) -> Self:
+        """Has the spans copied once `wait` returns, and returns when their memory may change.
 
         Raises NoSuchJob without `gcr run`, DaemonUnavailable, PeerGone, DeadlinePassed after `timeout` seconds,
         NoRoom, UnsupportedState, WrongState: nothing was copied then, and nothing has changed.
@@ -93,17 +94,20 @@ class Aside:
         if not under_gcr():
             raise NoSuchJob("this program is not under gcr run")
         made = cls(spans)
-        made._begin(timeout)
+        made._begin(wait, timeout)
         return made
 
     def memory(self, number: int) -> Any:
         """Returns the bytes of a span, as Region.memory."""
         return self._region.memory(self._places[number], self._request.spans[number][1])
 
-    def _begin(self, timeout: float) -> None:
+    def _begin(self, wait: Callable[[], object], timeout: float) -> None:
         client = Client.connect(autostart=False, timeout=timeout)
         Thread(target=self._ask, args=(client,), name="gcr-aside", daemon=True).start()
         try:
+            wait()
+            with suppress(GcrError):  # where it was refused, `_safe` has the reason
+                client.ask(SaveNowRequest(), Pong, timeout=timeout)
             self._safe.result(timeout)
         except TimeoutError as late:
             raise DeadlinePassed(f"gcr has not copied the memory aside within {timeout:g} s") from late

@@ -28,6 +28,7 @@ from gcr.api.requests import (
     PsRequest,
     RecoverRequest,
     RestoreRequest,
+    SaveNowRequest,
     SaveSpansRequest,
     StatusRequest,
     StopRequest,
@@ -162,6 +163,7 @@ class Connection:
         self._commands = Commands()
         self._on_close: Callable[[], None] = self._commands.cancel
         self._desk: SupervisorDesk | None = None  # of a supervisor
+        self._save_now = threading.Event()
         self._identity = identify(peer_identity(sock).pid)
         self._caller = caller_of(sock)
         name = f"process {peer_identity(sock).pid}"
@@ -311,6 +313,9 @@ class Connection:
                 return Swap(coordinator, asked, tell, cancel, self._caller).run()
             case SaveSpansRequest():
                 return self._save(asked, request, cancel, gives)
+            case SaveNowRequest():
+                self._save_now.set()
+                return Pong(pid=os.getpid(), version=__version__)
             case RecoverRequest():
                 return coordinator.recovery.of_all()
             case HandOverRequest():
@@ -332,7 +337,10 @@ class Connection:
     def _save(self, asked: SaveSpansRequest, request: Request, cancel: threading.Event, gives: list[int]) -> Answer:
         who = self._identity  # of the connection, by the kernel's word
         told = Asked(self._teller(request, who.pid if who else 0, cancel), cancel, caller=self._caller)
-        answer, fds = save.run(self._server.coordinator, asked, told, who)
+        try:
+            answer, fds = save.run(self._server.coordinator, asked, told, save.Program(who, self._save_now))
+        finally:
+            self._save_now.clear()
         gives += fds
         return answer
 

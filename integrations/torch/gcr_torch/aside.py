@@ -1,7 +1,8 @@
 """Tensors of a device, copied by gcr's worker: under `gcr run` a save copies and pins nothing of them in this process.
 
-The stream that is current is waited for, and then the worker's copy within the device: that is the whole stall. The
-bytes come to memory of the worker's, which this process may read, and the tensors of the staged state lie there.
+A save waits for the stream that is current, while gcr makes all ready, and then for the worker's copy within the
+device: that is the whole stall. The bytes come to memory of the worker's, which this process may read. The tensors of
+the staged state lie there.
 
 Where that cannot be, the whole state is staged as without gcr (stager.py), and `Staged.why` says the reason.
 """
@@ -9,8 +10,9 @@ Where that cannot be, the whole state is staged as without gcr (stager.py), and 
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -85,13 +87,12 @@ class AsideStager:
             by_device[dense.tensor.device].append(dense)
         ready = Ready()
         for device, here in by_device.items():
-            _wait_for_work(device)
-            self._copy(here, ready)
+            self._copy(here, partial(_wait_for_work, device), ready)
         return ready
 
-    def _copy(self, found: list[Dense], ready: Ready) -> None:
+    def _copy(self, found: list[Dense], wait: Callable[[], object], ready: Ready) -> None:
         found.sort(key=lambda dense: -dense.tensor.element_size())  # each begins at a multiple of its element then
-        aside = Aside.of([(dense.tensor.data_ptr(), dense.nbytes) for dense in found])
+        aside = Aside.of([(dense.tensor.data_ptr(), dense.nbytes) for dense in found], wait)
         for number, dense in enumerate(found):
             ready.tensors[id(dense.tensor)] = dense.placed(aside.memory(number))
             ready.kept.append(dense.tensor)

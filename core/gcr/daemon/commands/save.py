@@ -8,6 +8,9 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
+from threading import Event
+
+from msgspec import Struct
 
 from gcr.api.answers import SpansSaved
 from gcr.api.events import ProgressEvent
@@ -32,20 +35,29 @@ from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.daemon")
 
+LOOK_S = 0.1  # between looks whether a program that is waited for has left
+
+
+class Program(Struct, frozen=True):
+    """The program that asks: its process, by the kernel's word, and its own word that the copy may be made."""
+
+    identity: ProcessIdentity | None
+    now: Event
+
 
 def run(
-    node: Coordinator, request: SaveSpansRequest, asked: Asked, who: ProcessIdentity | None
+    node: Coordinator, request: SaveSpansRequest, asked: Asked, program: Program
 ) -> tuple[SpansSaved, Sequence[int]]:
     """Returns, once the bytes are on the host, the answer with its descriptors, which are the caller's.
 
     Raises NoSuchJob for a process of no job, NotOurs; WrongState beside a command; UnsupportedState, NoRoom.
     """
-    job, process = _asking(node, who)
+    job, process = _asking(node, program.identity)
     asked.caller.check_owner(job.owner, f"job {job.name}")
     course = course_of(node, request, asked)
     target = target_of(node, job, process, course.transaction)
     with saying_state(job), node.jobs.saving(job, target.pid) as save, ExitStack() as over:
-        done = _copied_aside(node, save, target, request, course, over)
+        done = _copied_aside(node, save, target, request, course, program, over)
         fds = _drained(node, target, done, course)
     prepared_s, safe_s, drained_s = map(course.since_start, ("prepared", "safe", "drained"))
     return SpansSaved(sizes=tuple(done.sizes), prepared_s=prepared_s, safe_s=safe_s, drained_s=drained_s), fds
@@ -59,7 +71,13 @@ def _asking(node: Coordinator, who: ProcessIdentity | None) -> tuple[Job, Proces
 
 
 def _copied_aside(
-    node: Coordinator, save: Save, target: Target, request: SaveSpansRequest, course: Course, over: ExitStack
+    node: Coordinator,
+    save: Save,
+    target: Target,
+    request: SaveSpansRequest,
+    course: Course,
+    program: Program,
+    over: ExitStack,
 ) -> aside.Aside:
     """Copies the spans within their device, and says when they may change.
 
@@ -71,6 +89,8 @@ def _copied_aside(
             aside.export(target, undo)
             parts = aside.parts_of(target.books.table, request.spans)
             course.mark("prepared")
+            if request.waits:
+                _await_word(program, course)
             over.enter_context(node.occupying(parts.device))
             forget = partial(target.worker(parts.device).copies.forget_copy, target.copy_name)
             over.callback(quietly, "forget the copy", forget)
@@ -87,6 +107,12 @@ def _copied_aside(
         node.recovery.begin_if_uneven(job)  # where the agent is gone, or silent, also when all was copied
     node.jobs.copied(save)
     return done
+
+
+def _await_word(program: Program, course: Course) -> None:
+    """Waits for the program's word that its work on the spans has ended. Raises Interrupted, DeadlinePassed."""
+    while not program.now.wait(course.left(LOOK_S)):
+        pass
 
 
 def _drained(node: Coordinator, target: Target, done: aside.Aside, course: Course) -> list[int]:
