@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from machine import VICTIMS, Machine, Victim, kill, until
+from rings import ring
 from worlds import AMD, NVIDIA, at
 
 from gcr.errors import NoSuchJob
@@ -110,6 +111,15 @@ def test_what_cannot_be_saved_is_refused_and_costs_nothing(machine: Machine) -> 
     machine.leave()
     machine.come_back()
     assert job.ask() == "1 right"
+
+
+def test_ranks_save_at_once_and_none_saves_memory_of_another(machine: Machine) -> None:
+    machine.memory = 256 * MIB
+    job = ring(machine)
+    assert [job.ask("aside"), job.ask()] == ["ok", "2"]
+    machine.leave()
+    machine.come_back()
+    assert [job.ask("aside"), job.ask()] == ["ok", "2"]
 
 
 def test_a_program_that_needs_the_room_gets_it_and_the_save_says_so(machine: Machine) -> None:

@@ -6,18 +6,27 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gcr.api.requests import SaveSpansRequest
+from gcr.daemon.commands.asked import Asked
+from gcr.daemon.commands.save import Program, run
+from gcr.daemon.jobs import Job
+from gcr.daemon.permission import Caller
 from gcr.drain import HandleSpec, Move
 from gcr.engine.aside import parts_of
-from gcr.errors import NoRoom, RolledBack, UnsupportedState
+from gcr.engine.node import World
+from gcr.errors import GcrError, NoRoom, NoSuchJob, NotOurs, RolledBack, UnsupportedState
 from gcr.imageerrors import ImageFailed
+from gcr.job.process import Process
 from gcr.job.tracking import Allocation, AllocationTable
+from gcr.processes import ProcessIdentity
 from gcr.protocol.wire import MappingRecord
 from gcr.worker.aside import Piece, copy_aside, make_room
 from gcr.worker.hostcopy import HostCopy
@@ -28,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from host_device import LONG, Device, fails, holding
 
 MIB = 1 << 20
+ME, FORMER = ProcessIdentity(77, 2), ProcessIdentity(77, 1)
 SIZES = (100, 4096, 70_000)
 
 
@@ -155,6 +165,21 @@ def test_a_copy_that_was_given_up_meanwhile_takes_nothing() -> None:
         with pytest.raises(RolledBack, match="given up"):
             make_room(copy, 100)
         assert (held.room, copy.segments) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("identity", "uid", "error"), [(ME, 4711, NotOurs), (FORMER, 0, NoSuchJob), (None, 0, NoSuchJob)]
+)
+def test_only_a_process_of_the_callers_own_job_saves_its_memory(
+    identity: ProcessIdentity | None, uid: int, error: type[GcrError]
+) -> None:
+    """The job is another user's; or the pid was another process's before; or the process has ended."""
+    job = Job("llm", "t", World("nvidia"), owner=4712)
+    job.processes[ME.pid] = Process("llm", ME)
+    node = cast("Any", SimpleNamespace(jobs=SimpleNamespace(all=lambda: [job])))
+    asked = Asked(lambda _event: None, Event(), caller=Caller(uid=uid))
+    with pytest.raises(error):
+        run(node, SaveSpansRequest(spans=((4096, 1),)), asked, Program(identity, Event()))
 
 
 def table(*places: tuple[int, str, int, int, int]) -> AllocationTable:

@@ -9,8 +9,9 @@ Each fills the first half of its own memory, and the second half of its neighbou
     free N     process N frees its memory, which the next one still holds
     offer P    the first one lends its memory to a process of another ring, at the socket P
     take P     the first one holds memory of the one that offers it there
+    aside      all at once have gcr save memory of their own, and then memory of the one before, which is refused
 
-Nothing of gcr's is used. `--legacy`: by the legacy calls, whose 64 bytes go through the socket instead.
+Nothing else of gcr's is used. `--legacy`: by the legacy calls, whose 64 bytes go through the socket instead.
 `--vendor`: whose devices, `nvidia` (the default) or `amd`.
 """
 
@@ -96,6 +97,23 @@ class Member:
             _, (descriptor,), _, _ = socket.recv_fds(caller, 1, 1)
         self.device.map(self.device.imported(descriptor), self.size)
         return "ok"
+
+    def aside(self) -> str:
+        from gcr.checkpoints.aside import Aside  # here alone
+        from gcr.errors import UnsupportedState
+
+        half = self.size // 2
+        copy = Aside.of([(self.own[0], half), (self.alone, OWN * MIB)], self.device.granule)
+        self.device.write(self.own[0], bytes(half))
+        copy.arrived.result(60)
+        found = [bytes(copy.memory(number)) for number in range(2)]
+        self.device.write(self.own[0], pattern(self.rank, self.rounds, half))
+        assert found == [pattern(self.rank, self.rounds, half), pattern(self.rank, -1, OWN * MIB)], "saved"
+        try:
+            Aside.of([(self.alone, 1), (self.theirs, 1)], self.device.granule)
+        except UnsupportedState:
+            return "ok"
+        return "wrong: memory of another was saved"
 
     def write(self) -> str:
         self.rounds += 1
@@ -194,6 +212,15 @@ class Ring:
             answers = [self.ask(one, word) for one in self.members]
         return answers[0] if len({*answers}) == 1 else " ".join(answers)
 
+    def together(self, word: str) -> str:
+        """Tells all members the word, and then hears all. Returns their answers, once if all agree."""
+        for one in self.members:
+            assert one.stdin
+            one.stdin.write(f"{word}\n")
+            one.stdin.flush()
+        answers = [*map(self._hear, self.members)]
+        return answers[0] if len({*answers}) == 1 else " ".join(answers)
+
     def answer(self, line: str) -> str:
         word, *which = line.split()
         if word == "round":
@@ -204,6 +231,8 @@ class Ring:
             return self.ask(self.members[int(which[0])], "free")
         if word in ("offer", "take"):
             return self.ask(self.members[0], line.strip())
+        if word == "aside":
+            return self.together("aside")
         if word == "renew":
             return self._renew(int(which[0]))
         return self.all("look")

@@ -27,6 +27,7 @@ from gcr.engine.tidying import quietly
 from gcr.engine.transaction import Transaction
 from gcr.errors import NoSuchJob, UnsupportedState
 from gcr.job.process import Process
+from gcr.job.states import State
 from gcr.memory.memfiles import hold_still
 from gcr.processes import ProcessIdentity
 from gcr.protocol.batches import BATCH
@@ -104,7 +105,8 @@ def _copied_aside(
         departures.settle_ends(job)
         raise
     finally:
-        node.recovery.begin_if_uneven(job)  # where the agent is gone, or silent, also when all was copied
+        if target.process.state == State.PREPARED:  # its agent is silent; other processes may be in saves of their own
+            node.recovery.begin(job)
     node.jobs.copied(save)
     return done
 
