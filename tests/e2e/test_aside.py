@@ -72,6 +72,7 @@ def test_the_copy_waits_for_the_word_that_the_devices_work_has_ended(machine: Ma
     safe.unlink()
     assert job.hear() == "ok"
     assert job.ask("saved") == "right"
+    assert [job.ask("gives_up"), job.ask("save"), job.ask("saved")] == ["ok", "ok", "right"]
     assert job.ask("late") == "asked"
     kill(machine.target("llm"))
     until(lambda: machine.job("llm") is None or None, 20, "a program that ends in a save is forgotten")

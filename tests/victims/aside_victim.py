@@ -4,6 +4,7 @@ Each line on standard input gets one line back:
 
     save          asks for a copy of every buffer, and overwrites them all as soon as it may
     late          asks, says `asked`, and writes to the buffers after another line; then they may be copied
+    gives_up      asks, and is interrupted before its buffers may be copied
     saved         waits for the oldest copy, and says `right`, `wrong`, or the error
     drained       waits until all copies are on the host
     beyond        asks for bytes behind a buffer
@@ -15,6 +16,7 @@ Each line on standard input gets one line back:
 import argparse
 import hashlib
 import sys
+from contextlib import suppress
 
 from device import VENDORS, open_device
 from dialogue import say
@@ -60,6 +62,14 @@ class Program:
         say("asked")
         sys.stdin.readline()
         self.write()
+
+    def gives_up(self) -> str:
+        with suppress(KeyboardInterrupt):
+            Aside.of([(self.addresses[0], 1)], self.interrupted)
+        return "ok"
+
+    def interrupted(self) -> None:
+        raise KeyboardInterrupt
 
     def nothing(self) -> None:
         """No work of the device is under way."""

@@ -108,12 +108,16 @@ class Aside:
             wait()
             with suppress(GcrError):  # where it was refused, `_safe` has the reason
                 client.ask(SaveNowRequest(), Pong, timeout=timeout)
-            self._safe.result(timeout)
-        except TimeoutError as late:
-            raise DeadlinePassed(f"gcr has not copied the memory aside within {timeout:g} s") from late
+            self._await_safe(timeout)
         finally:
             if not self._safe.done() or self._safe.exception():
                 client.close()  # the daemon takes everything back
+
+    def _await_safe(self, timeout: float) -> None:
+        try:
+            self._safe.result(timeout)
+        except TimeoutError as late:
+            raise DeadlinePassed(f"gcr has not copied the memory aside within {timeout:g} s") from late
 
     def _ask(self, client: Client) -> None:
         """Waits for the copy, on a thread of its own."""
