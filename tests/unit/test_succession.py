@@ -70,7 +70,7 @@ def test_a_caller_that_leaves_before_the_answer_keeps_no_daemon_that_refuses_eve
     connection._server, connection._commands, connection._caller = here, Commands(), Caller()
     connection.channel = SimpleNamespace(peer=SimpleNamespace(pid=7, uid=0))
 
-    def gone(_answer):
+    def gone(_answer, _fds):
         raise PeerGone("the caller has left")
 
     with pytest.raises(PeerGone):
