@@ -206,7 +206,7 @@ class NameTaken(Refused):
 
 class LibraryMissing(Refused):
     """A library of an extra is not installed: `pip install 'gpu-cr[inspect]'`, `'gpu-cr[remote]'`,
-    `'gpu-cr[encryption]'`, `'gpu-cr[process]'` or `'gpu-cr[torch]'`, as the message says.
+    `'gpu-cr[encryption]'`, `'gpu-cr[process]'`, `'gpu-cr[torch]'` or `'gpu-cr[transformers]'`, as the message says.
     """
 
     code = "library_missing"

@@ -3,6 +3,7 @@
 `python rank_server.py`: reads pickled orders from stdin, and writes an answer for each to stdout.
 """
 
+import importlib
 import os
 import pickle
 import select
@@ -20,7 +21,7 @@ PATIENCE = 60.0  # seconds for all ranks of a group
 
 
 class Order(NamedTuple):
-    """A program of rank_programs or training_programs that so many ranks are to run."""
+    """A program that so many ranks are to run: of rank_programs or training_programs, else `module.program`."""
 
     program: str
     world: int
@@ -48,6 +49,9 @@ def serve() -> None:
             order = Order(*pickle.load(orders))
         except EOFError:
             return
+        if order.program not in programs:  # in this process: its ranks are forked from it
+            module, _, name = order.program.partition(".")
+            programs[order.program] = getattr(importlib.import_module(module), name)
         with tempfile.TemporaryDirectory() as folder:
             pickle.dump([tuple(each) for each in run(order, folder, programs)], answers)
         answers.flush()

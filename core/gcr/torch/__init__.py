@@ -1,4 +1,4 @@
-"""Training checkpoints of PyTorch: `Checkpointer`, and the adapters in `gcr.torch.dcp`. docs/training.md shows them.
+"""Training checkpoints of PyTorch: `Checkpointer`, and adapters, each in a module of its own (docs/training.md).
 
 The code is in `gcr_torch`, which imports PyTorch. Nothing of it is loaded before a name of it is used.
 """
@@ -16,19 +16,20 @@ __all__ = ["Checkpointer", "Save"]
 
 
 @contextmanager
-def needing_torch() -> Iterator[None]:
-    """Raises LibraryMissing for an import that fails within the block."""
+def needing(extra: str) -> Iterator[None]:
+    """Raises LibraryMissing for an import that fails within the block. `extra`: of this package; it brings all."""
     try:
         yield
     except ImportError as error:
-        message = f"training checkpoints need the Python module torch: {error}"
-        raise LibraryMissing(message, hint="pip install 'gpu-cr[torch]'") from error
+        missing = error.name or extra
+        message = f"training checkpoints by gcr.torch need the Python module {missing}: {error}"
+        raise LibraryMissing(message, hint=f"pip install 'gpu-cr[{extra}]'") from error
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'gcr.torch' has no attribute {name!r}")
-    with needing_torch():
+    with needing("torch"):
         from gcr_torch import checkpointer
     return getattr(checkpointer, name)
 

@@ -3,9 +3,9 @@
 Importing this module imports PyTorch. Raises LibraryMissing without it.
 """
 
-from gcr.torch import needing_torch
+from gcr.torch import needing
 
-with needing_torch():
+with needing("torch"):
     from gcr_torch.dcp import Reader, Stager, Writer
 
 __all__ = ["Reader", "Stager", "Writer"]

@@ -8,6 +8,7 @@
     state.py         modules and optimizers as a state
     together.py      what all ranks agree on
     checkpointer.py  Checkpointer, upon all of them
+    transformers.py  the callback of Transformers' Trainer, upon Checkpointer
 
 Imports of the core only `gcr.checkpoints`, errors and version, and torch only in its modules, not here.
 """

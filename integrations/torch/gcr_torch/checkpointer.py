@@ -230,10 +230,14 @@ class Checkpointer:
         Raises as `load`.
         """
         self.wait()
-        step = self._together.agreed(self.run.latest)
+        step = self.latest_of_all()
         if step is not None:
             self.load(step, into)
         return step
+
+    def latest_of_all(self) -> int | None:
+        """Returns what `latest` returns on rank 0, on every rank. Raises as `latest`."""
+        return self._together.agreed(self.run.latest)
 
     def load(self, step: int, into: MutableMapping[str, Any]) -> None:
         """Loads a step into the state: tensors in place, objects by their `load_state_dict`. On every rank.

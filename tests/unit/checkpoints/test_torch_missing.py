@@ -24,5 +24,10 @@ def test_the_error_names_the_extra(use: str) -> None:
     assert ran(code) == "pip install 'gpu-cr[torch]'"
 
 
+def test_an_adapter_has_an_extra_of_its_own() -> None:
+    code = "try:\n    import gcr.torch.transformers\nexcept gcr.LibraryMissing as error:\n    print(error.hint)"
+    assert ran(f"import gcr\n{code}") == "pip install 'gpu-cr[transformers]'"
+
+
 def test_an_unknown_name_is_none() -> None:
     assert ran("import gcr.torch; print(hasattr(gcr.torch, 'Keeper'))") == "False"
