@@ -205,8 +205,8 @@ class NameTaken(Refused):
 
 
 class LibraryMissing(Refused):
-    """A library of an extra is not installed: `pip install 'gpu-cr[inspect]'`, `'gpu-cr[remote]'`,
-    `'gpu-cr[encryption]'`, `'gpu-cr[process]'`, `'gpu-cr[torch]'` or `'gpu-cr[transformers]'`, as the message says.
+    """A library of an extra is not installed: `pip install 'gpu-cr[EXTRA]'`. The message says which extra: `inspect`,
+    `remote`, `encryption`, `process`, `torch`, `transformers` or `lightning`.
     """
 
     code = "library_missing"

@@ -9,6 +9,9 @@
     together.py      what all ranks agree on
     checkpointer.py  Checkpointer, upon all of them
     transformers.py  the callback of Transformers' Trainer, upon Checkpointer
+    apart.py         tensors of a nested state apart from the rest of it
+    plugin.py        CheckpointIO of Lightning, upon Checkpointer
+    lightning.py, pytorch_lightning.py   its classes for the two packages that Lightning has
 
 Imports of the core only `gcr.checkpoints`, errors and version, and torch only in its modules, not here.
 """

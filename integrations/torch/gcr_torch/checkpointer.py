@@ -22,7 +22,8 @@ from typing import Any, Literal, Self
 
 from msgspec import Struct
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_by_dcp
 from torch.distributed.checkpoint.state_dict_saver import save as save_by_dcp
 
@@ -68,6 +69,7 @@ class Checkpointer:
     on_error: "warn": a save that fails is logged, and `Save.durable` has the error; "raise": the next call raises it
     in_flight: so many saves may be under way, each with a copy of the state in host memory
     when_full: "wait": a save that finds so many under way waits for one; "skip": it is not made, on any rank
+    alone: this process saves and loads by itself, also where it is one of several ranks
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Checkpointer:
         in_flight: int = 1,
         when_full: Literal["wait", "skip"] = "wait",
         timeout_s: float = TIMEOUT_S,
+        alone: bool = False,
     ) -> None:
         """Touches no store yet. With torch.distributed it makes two process groups, so all ranks must come here.
 
@@ -95,7 +98,7 @@ class Checkpointer:
         if self.run.url and (keep_last or keep_every):
             raise UsageError("a bucket keeps every step: keep_last and keep_every are for a folder")
         self._keep, self._on_error, self._when_full = (keep_last, keep_every), on_error, when_full
-        self._together = Together(timeout_s)
+        self._together = Together(timeout_s, alone)
         self._room = BoundedSemaphore(in_flight)
         self._stager = Stager()
         self._aside = AsideStager(self._stager)
@@ -260,6 +263,19 @@ class Checkpointer:
         finally:
             reader.close()
         take_back(state, into)
+
+    def load_all(self, step: int) -> dict[str, Any]:
+        """Returns a state of plain values and tensors, in host memory, by this process alone. Raises as `load`."""
+        state: dict[str, Any] = {}
+        reader = Reader(self.run, step=step)
+        try:
+            planner = _EmptyStateDictLoadPlanner()  # type: ignore[no-untyped-call]
+            _load_state_dict(state, storage_reader=reader, planner=planner, no_dist=True)
+        except CheckpointException as error:
+            raise cause_of(error)[1] from error
+        finally:
+            reader.close()
+        return state
 
     # ---- the run ------------------------------------------------------------------------------------------------
 

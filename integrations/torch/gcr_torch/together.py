@@ -20,10 +20,10 @@ class Together:
     same order on all ranks, and those of the training may come at any time.
     """
 
-    def __init__(self, timeout_s: float) -> None:
-        """All ranks come here. `timeout_s`: longest wait of a rank for the others in one collective."""
+    def __init__(self, timeout_s: float, alone: bool = False) -> None:
+        """All ranks come here, unless `alone`. `timeout_s`: longest wait of a rank for the others in one collective."""
         self.rank, self.saving, self._asking = 0, None, None
-        if dist.is_available() and dist.is_initialized():
+        if not alone and dist.is_available() and dist.is_initialized():
             self.rank, wait = dist.get_rank(), timedelta(seconds=timeout_s)
             self.saving, self._asking = (dist.new_group(backend="gloo", timeout=wait) for _ in range(2))
 

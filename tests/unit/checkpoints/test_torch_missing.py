@@ -25,8 +25,10 @@ def test_the_error_names_the_extra(use: str) -> None:
 
 
 def test_an_adapter_has_an_extra_of_its_own() -> None:
-    code = "try:\n    import gcr.torch.transformers\nexcept gcr.LibraryMissing as error:\n    print(error.hint)"
-    assert ran(f"import gcr\n{code}") == "pip install 'gpu-cr[transformers]'"
+    code = "try:\n    import gcr.torch.{}\nexcept gcr.LibraryMissing as error:\n    print(error.hint)\n"
+    adapters = ("transformers", "lightning", "pytorch_lightning")
+    found = ran("import gcr\n" + "".join(code.format(each) for each in adapters)).splitlines()
+    assert found == [f"pip install 'gpu-cr[{each.removeprefix('pytorch_')}]'" for each in adapters]
 
 
 def test_an_unknown_name_is_none() -> None:

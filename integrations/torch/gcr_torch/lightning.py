@@ -1,0 +1,12 @@
+"""CheckpointIO of the package `lightning`, upon a store of gcr's.
+
+Trainer(plugins=[GcrCheckpointIO("/data/run")], callbacks=[ModelCheckpoint(save_top_k=3)])
+"""
+
+from lightning.fabric.plugins import TorchCheckpointIO
+
+from gcr_torch.plugin import Plugin
+
+
+class GcrCheckpointIO(Plugin, TorchCheckpointIO):
+    """Saves Lightning's checkpoints into a store, while the training goes on. `Plugin` says how."""
