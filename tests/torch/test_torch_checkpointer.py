@@ -1,5 +1,6 @@
 """Checkpointer with the real PyTorch on the CPU, with gloo: FSDP2 and one process, and what may go wrong."""
 
+import random
 import socket
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 
 from gcr.checkpoints.run import run_in
+
+SLOW = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -70,6 +73,24 @@ def test_the_other_ranks_go_on_when_one_is_killed_in_a_save(ranks: Any, tmp_path
     arguments = {"store": str(tmp_path / "store"), "faults": str(tmp_path / "faults")}
     first, second = ranks.ended("loses_a_rank", 2, **arguments)
     assert (first.result, second.code) == (("NotSaved", [1]), -9), first
+
+
+@pytest.mark.parametrize("seed, instants", [(0, 6), *(pytest.param(n, 250, marks=SLOW) for n in (1, 2, 3, 4))])
+def test_the_newest_step_loads_whichever_rank_was_killed_and_whenever(
+    ranks: Any, tmp_path: Path, seed: int, instants: int
+) -> None:
+    """Several saves are under way, and old steps are removed. A step that a rank was told of is never lost."""
+    store, drawn, known = str(tmp_path / "store"), random.Random(seed), 0
+    for number in range(instants):
+        instant = {"victim": number % 2, "saves": drawn.randrange(4), "after": drawn.uniform(0, 0.1)}
+        ended = ranks.ended("is_killed", 2, store=store, **instant)
+        assert ended[number % 2].code == -9, ended
+        assert ended[1 - number % 2].result, ended
+        found, right, told = ended[1 - number % 2].result
+        assert (found >= known, right) == (True, True)
+        known = max(found, told)
+    assert known > instants // 10
+    assert run_in(store, "train").verify(run_in(store, "train").latest() or 0) > 0
 
 
 def test_after_an_interrupt_the_next_save_is_made(ranks: Any, tmp_path: Path) -> None:

@@ -262,3 +262,27 @@ def stages(rank: int, world: int, store: str, socket: str) -> Any:
             right = all(torch.equal(loaded[name], state[name]) for name in "ab") and loaded["c"] == 5
             ways.append((save.way, save.why, right))
     return ways
+
+
+def saved_at(step: int, rank: int) -> torch.Tensor:
+    """Returns what a rank of `is_killed` has at a step; its second half never changes."""
+    changing = torch.rand(60_000, generator=torch.Generator().manual_seed(2 * step + rank))
+    return torch.cat([changing, torch.rand(60_000, generator=torch.Generator().manual_seed(rank))])
+
+
+def is_killed(rank: int, world: int, store: str, victim: int, saves: int, after: float) -> Any:
+    """Loads the newest step, and saves until the victim is killed, so many seconds after so many saves.
+
+    Returns the step, whether it was as saved, and the last step of which this rank was told that it is saved.
+    """
+    state = {f"mine-{rank}": torch.zeros(120_000), "step": 0}
+    with Checkpointer(store, keep_last=2, in_flight=2, timeout_s=20) as keeper:
+        step = found = keeper.load_latest(into=state) or 0
+        right = not found or (state["step"] == found and torch.equal(state[f"mine-{rank}"], saved_at(found, rank)))
+        begun = []
+        while all(not save.durable.done() or not save.durable.exception() for save in begun):
+            if rank == victim and len(begun) == saves:
+                Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            step += 1
+            begun.append(keeper.save(step, {f"mine-{rank}": saved_at(step, rank), "step": step}))
+    return found, right, max([save.step for save in begun if not save.durable.exception()], default=found)
