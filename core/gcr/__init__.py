@@ -89,10 +89,12 @@ if TYPE_CHECKING:
     from gcr.library.calls import attach, images, jobs, restore, run, swap
     from gcr.library.job import Job
     from gcr.losterrors import NotLost, ProcessLost
+    from gcr.serveerrors import BadServeConfig, ModelTaken, PortInUse
 
 __all__ = [
     "AddressTaken",
     "BackendMissing",
+    "BadServeConfig",
     "CannotSave",
     "CannotStart",
     "CheckpointReport",
@@ -119,6 +121,7 @@ __all__ = [
     "KeyUnusable",
     "LibraryMissing",
     "Lost",
+    "ModelTaken",
     "MoveRefused",
     "NameTaken",
     "NoContext",
@@ -143,6 +146,7 @@ __all__ = [
     "NotTakenBack",
     "OwnerEnded",
     "PeerGone",
+    "PortInUse",
     "ProcessInfo",
     "ProcessLost",
     "ProcessReport",
@@ -197,7 +201,7 @@ def _home(name: str) -> str:
         return "api.listings"
     if name.endswith("Report"):
         return "api.reports"
-    homes = ("errors", "losterrors", "imageerrors")
+    homes = ("errors", "losterrors", "imageerrors", "serveerrors")
     return next(home for home in homes if name in vars(importlib.import_module(f"gcr.{home}")))
 
 

@@ -206,7 +206,7 @@ class NameTaken(Refused):
 
 class LibraryMissing(Refused):
     """A library of an extra is not installed: `pip install 'gpu-cr[EXTRA]'`. The message says which extra: `inspect`,
-    `remote`, `encryption`, `process`, `torch`, `transformers` or `lightning`.
+    `remote`, `encryption`, `process`, `torch`, `transformers`, `lightning` or `serve`.
     """
 
     code = "library_missing"

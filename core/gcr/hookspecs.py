@@ -7,6 +7,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from gcr.backend import Backend
+    from gcr.policy import Policy
 
 PROJECT = "gcr"
 
@@ -24,4 +25,14 @@ def gcr_backends() -> "Sequence[Backend]":  # type: ignore[empty-body]  # a spec
     It may touch nothing but its own Python modules: no vendor library, no device, no file, no environment variable.
     Vendor libraries are loaded by the first call of a Backend's own methods. A name already taken by another plugin
     makes this one broken.
+    """
+
+
+@hookspec
+def gcr_policies() -> "Sequence[Policy]":  # type: ignore[empty-body]  # a specification
+    """The policies this plugin brings for `gcr serve`; more than one plugin may answer.
+
+    Called once, in the process of `gcr serve`, when its file names a policy that is not gcr's own; never in a worker,
+    the daemon or a target. It may touch nothing but its own Python modules. A name that gcr has, or an earlier plugin,
+    is passed over.
     """

@@ -47,6 +47,7 @@ WRITERS = {
     "gcr/criu/pagemap.py": "a pagemap of CRIU's without zeros",
     "gcr/job/journal.py": "decision records",
     "gcr/rendezvous/folder.py": "which daemon a folder belongs to",
+    "gcr/serve/seat.py": "locks of models",
     "gcr/daemon/missed.py": "what a supervisor that was away has missed",
     "gcr/rendezvous/presence.py": "which processes are under a daemon",
     "gcr/rendezvous/away.py": "marks that keep agents away from a daemon",

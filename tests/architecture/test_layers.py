@@ -52,9 +52,10 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     | {"image.read", "image.remote", "image.store", "image.write"},
     "torch": {ROOT},
     "library": BASE | {"api", "image.crypto", "image.store", "job", "rendezvous"},
+    "serve": BASE | {"api", "job", "library", "rendezvous"},
     "demo": {ROOT, "supervisor"},
     "cli": BASE
-    | {"api", "criu", "demo", "job", "kernels", "memory", "rendezvous", "supervisor"}
+    | {"api", "criu", "demo", "job", "kernels", "memory", "rendezvous", "serve", "supervisor"}
     | {"image.crypto", "image.disk", "image.files", "image.pack", "image.read", "image.remote", "image.store"},
     "testing": BASE | {"cli", "hashing", "rendezvous"},
 }

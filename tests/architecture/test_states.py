@@ -16,7 +16,9 @@ MOVES = {f"job/process.py: {name}" for name in ("_move", "take_back", "settle", 
 OTHER_STATES = {
     "errors.py: __init__",
     "daemon/commands/transaction.py: saying_state",
-}  # an error says which state it leaves
+    "serve/model.py: __init__",
+    "serve/model.py: move",
+}  # an error says which state it leaves; a model of `gcr serve` has states of its own
 
 
 def assignments(core: Path) -> Iterator[str]:

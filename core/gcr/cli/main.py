@@ -43,6 +43,7 @@ SUBCOMMANDS = (
     "doctor",
     "daemon",
     "recover",
+    "serve",
     "demo",
     "completion",
 )

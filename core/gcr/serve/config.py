@@ -1,0 +1,315 @@
+"""The file of `gcr serve`, checked as a whole before anything starts. docs/serve.md lists every key."""
+
+import os
+import shlex
+import stat
+import string
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import Struct, ValidationError, convert, field
+
+from gcr.names import JOB_NAME, meant
+from gcr.protocol.begun import Surroundings
+from gcr.serve import quantities
+from gcr.serveerrors import BadServeConfig
+
+T = TypeVar("T")
+
+PORT = "{port}"
+LEAVE, END = "leave", "end"
+_MOST_ALIAS = 200
+
+
+class ModelConfig(Struct, frozen=True, kw_only=True):
+    """A model. Times in seconds, sizes in bytes.
+
+    command: words, of which some may hold `{port}` · port: None for any that is free · memory: device memory that it
+    takes, None where the file says nothing · idle: parked after so long without a request, None: not for that reason
+    start: longest way from the command to a healthy server · wait: longest time that a request may wait
+    surroundings: additions to the environment, and the folder
+    """
+
+    name: str
+    command: tuple[str, ...]
+    port: int | None
+    health: str
+    priority: int
+    pinned: bool
+    idle: float | None
+    memory: int | None
+    start: float
+    wait: float
+    aliases: tuple[str, ...]
+    surroundings: Surroundings
+
+
+class ServeConfig(Struct, frozen=True, kw_only=True):
+    """All of the file. Times in seconds, sizes in bytes.
+
+    memory: device memory for all models together, None: what the devices have · queue: most requests that wait for one
+    model · hold: a model with requests keeps its room so long · grace: requests may go on so long after SIGTERM
+    """
+
+    host: str
+    port: int
+    token: str | None = None
+    policy: str
+    memory: int | None
+    max_body: int
+    queue: int
+    hold: float
+    grace: float
+    on_stop: str
+    data_only: bool
+    models: Mapping[str, ModelConfig]
+
+    def called(self) -> Mapping[str, str]:
+        """Returns the model of each name that a request may use."""
+        return {alias: each.name for each in self.models.values() for alias in (each.name, *each.aliases)}
+
+
+class _Model(Struct, forbid_unknown_fields=True, kw_only=True):
+    command: str | list[str]
+    port: int | None = None
+    health: str = "/health"
+    priority: int = 0
+    pinned: bool = False
+    idle: str | int | float | None = None
+    memory: str | int | None = None
+    start: str | int | float = "10m"
+    wait: str | int | float = "2m"
+    aliases: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+
+
+class _Serve(Struct, forbid_unknown_fields=True, kw_only=True):
+    host: str = "127.0.0.1"
+    port: int = 8080
+    token_file: str | None = None
+    policy: str = "lru"
+    memory: str | int | None = None
+    max_body: str | int = "64MiB"
+    queue: int = 1000
+    hold: str | int | float = "1s"
+    grace: str | int | float = "30s"
+    on_stop: str = LEAVE
+    data_only: bool = False
+
+
+class _File(Struct, forbid_unknown_fields=True, kw_only=True):
+    models: dict[str, dict[str, Any]]
+    serve: dict[str, Any] = field(default_factory=dict)
+
+
+def load(path: Path) -> ServeConfig:
+    """Raises BadServeConfig, which names the place in the file."""
+    try:
+        body = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadServeConfig(f"{path}: {error.strerror}", hint="docs/serve.md has an example") from error
+    except ValueError as error:
+        raise BadServeConfig(f"{path}: {error}") from error
+    try:
+        return _checked(body, path.resolve().parent)
+    except ValueError as error:
+        raise BadServeConfig(f"{path}: {error}", hint="docs/serve.md lists every key") from error
+
+
+def _converted(where: str, body: Mapping[str, Any], kind: type[T]) -> T:
+    """Raises ValueError for keys that are unknown or missing, and for values of another type."""
+    try:
+        return convert(body, kind)
+    except ValidationError as error:
+        text = str(error).replace(" - at `$.", f" - at `{where}." if where else " - at `")
+        unknown = text.partition("unknown field `")[2].partition("`")[0]
+        known: tuple[str, ...] = getattr(kind, "__struct_fields__", ())
+        raise ValueError(f"{where}{': ' * bool(where)}{text}{meant(unknown, known) if unknown else ''}") from None
+
+
+def _checked(body: Mapping[str, Any], folder: Path) -> ServeConfig:
+    """Raises ValueError."""
+    file = _converted("", body, _File)
+    if not file.models:
+        raise ValueError("there is no model: [models.NAME]")
+    serve = _converted("serve", file.serve, _Serve)
+    models = {name: _model(name, each, folder) for name, each in file.models.items()}
+    if serve.on_stop not in (LEAVE, END):
+        raise ValueError(f'serve.on_stop: {serve.on_stop!r} is neither "{LEAVE}" nor "{END}"')
+    if not serve.host:
+        raise ValueError("serve.host is empty")
+    config = ServeConfig(
+        host=serve.host,
+        port=_port("serve.port", serve.port, least=0),
+        token=_token(serve.token_file, folder),
+        policy=serve.policy,
+        memory=_optional("serve.memory", serve.memory, quantities.size),
+        max_body=_at("serve.max_body", serve.max_body, quantities.size),
+        queue=_at_least("serve.queue", serve.queue, 1),
+        hold=_at("serve.hold", serve.hold, quantities.seconds),
+        grace=_at("serve.grace", serve.grace, quantities.seconds),
+        on_stop=serve.on_stop,
+        data_only=serve.data_only,
+        models=models,
+    )
+    _check_ports(config)
+    _check_names(config)
+    _check_room(config)
+    return config
+
+
+def _model(name: str, body: Mapping[str, Any], folder: Path) -> ModelConfig:
+    if not JOB_NAME.match(name):
+        raise ValueError(f"models.{name!r} is no name of a job: [a-z][a-z0-9._-]{{0,62}}; other names go to `aliases`")
+    where = f"models.{name}"
+    given = _converted(where, body, _Model)
+    command = _command(where, given.command)
+    if given.port is None and not any(PORT in word for word in command):
+        raise ValueError(f"{where}: neither {PORT} in the command nor `port`: where does the server listen?")
+    if not given.health.startswith("/") or not given.health.isprintable() or " " in given.health:
+        raise ValueError(f"{where}.health: {given.health!r} is no path, such as /health")
+    return ModelConfig(
+        name=name,
+        command=command,
+        port=None if given.port is None else _port(f"{where}.port", given.port, least=1),
+        health=given.health,
+        priority=given.priority,
+        pinned=given.pinned,
+        idle=_optional(f"{where}.idle", given.idle, quantities.seconds),
+        memory=_optional(f"{where}.memory", given.memory, quantities.size),
+        start=_at(f"{where}.start", given.start, quantities.seconds),
+        wait=_at(f"{where}.wait", given.wait, quantities.seconds),
+        aliases=tuple(_alias(where, each) for each in given.aliases),
+        surroundings=Surroundings(_environment(where, given.env), _folder(where, given.cwd, folder)),
+    )
+
+
+def _command(where: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(given) if isinstance(given, str) else given)
+    except ValueError as error:
+        raise ValueError(f"{where}.command: {error}") from None
+    if not words or not words[0]:
+        raise ValueError(f"{where}.command names no program")
+    for word in words:
+        if "\0" in word:
+            raise ValueError(f"{where}.command has a null character in it")
+    return words
+
+
+def _environment(where: str, given: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in given.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"{where}.env: {name!r} is no environment variable")
+    return given
+
+
+def _alias(where: str, text: str) -> str:
+    if not text or len(text) > _MOST_ALIAS or not text.isprintable() or text.strip(string.whitespace) != text:
+        raise ValueError(f"{where}.aliases: {text!r} is no name of 1 to {_MOST_ALIAS} printable characters")
+    return text
+
+
+def _folder(where: str, given: str | None, base: Path) -> str | None:
+    if given is None:
+        return None
+    path = base / given
+    if not path.is_dir():
+        raise ValueError(f"{where}.cwd: {given!r} is no folder")
+    return str(path)
+
+
+def _token(given: str | None, base: Path) -> str | None:
+    """Returns the bearer token. A file that others can read is refused."""
+    if given is None:
+        return None
+    path = base / given
+    try:
+        mode, text = path.stat().st_mode, path.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"serve.token_file: {path}: {error}") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise ValueError(f"serve.token_file: others can reach {path}: chmod 600 {path}")
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError(f"serve.token_file: {path} holds no token of printable ASCII")
+    return text
+
+
+def _check_ports(config: ServeConfig) -> None:
+    taken = {config.port: "serve"} if config.port else {}
+    for each in config.models.values():
+        if each.port is None:
+            continue
+        if each.port in taken:
+            raise ValueError(f"models.{each.name}.port: {taken[each.port]} has port {each.port} already")
+        taken[each.port] = each.name
+
+
+def _check_names(config: ServeConfig) -> None:
+    taken = {name: name for name in config.models}
+    for each in config.models.values():
+        for alias in each.aliases:
+            if taken.setdefault(alias, each.name) != each.name:
+                raise ValueError(f"models.{each.name}.aliases: {taken[alias]} is called {alias!r} already")
+
+
+def _check_room(config: ServeConfig) -> None:
+    if config.memory is None:
+        return
+    pinned = [each for each in config.models.values() if each.pinned]
+    if sum(each.memory or 0 for each in pinned) > config.memory:
+        names = ", ".join(each.name for each in pinned)
+        raise ValueError(f"the pinned models {names} need more than serve.memory")
+    kept = sum(each.memory or 0 for each in pinned)
+    for each in config.models.values():
+        if not each.pinned and kept + (each.memory or 0) > config.memory:
+            raise ValueError(f"models.{each.name}.memory: there is no room for it beside the pinned models")
+
+
+def _optional(where: str, value: object, parse: Callable[[object], T]) -> T | None:
+    return None if value is None else _at(where, value, parse)
+
+
+def _at(where: str, value: object, parse: Callable[[object], T]) -> T:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _at_least(where: str, value: int, least: int) -> int:
+    if value < least:
+        raise ValueError(f"{where}: {value} is less than {least}")
+    return value
+
+
+def _port(where: str, value: int, *, least: int) -> int:
+    if not least <= value <= 65535:
+        raise ValueError(f"{where}: {value} is no port")
+    return value
+
+
+def filled(command: Sequence[str], port: int) -> tuple[str, ...]:
+    """Returns a command with its port in it."""
+    return tuple(word.replace(PORT, str(port)) for word in command)
+
+
+def port_in(command: Sequence[str], words: Sequence[str]) -> int | None:
+    """Returns the port with which `words` are the filled `command`; 0 where it has no place for one, None otherwise."""
+    if tuple(words) == tuple(command):
+        return 0
+    for template, word in zip(command, words, strict=False):
+        before, found, after = template.partition(PORT)
+        if found:
+            digits = word.removeprefix(before).partition(after)[0] if after else word.removeprefix(before)
+            port = int(digits) if digits.isdecimal() and len(digits) <= 5 else None
+            return port if port is not None and filled(command, port) == tuple(words) else None
+    return None
+
+
+def environment_of(model: ModelConfig) -> dict[str, str]:
+    """Returns the whole environment of a model's server."""
+    return {**os.environ, **(model.surroundings.environment or {})}

@@ -1,0 +1,226 @@
+"""The jobs of `gcr serve` on this machine: started by `gcr run --detach`, parked and woken by the daemon.
+
+A job has its model's name, so a `gcr serve` that was killed finds it again, and its command line has its port. Calls
+that block run on threads of their own.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from tempfile import TemporaryFile
+from typing import Any, TypeVar
+
+import aiohttp
+
+from gcr import processes
+from gcr.api.listings import DeviceList, JobInfo
+from gcr.api.requests import DevicesRequest
+from gcr.errors import DaemonUnavailable, EndUnknown, GcrError, NameTaken, NotAllKnown, Refused
+from gcr.library import calls
+from gcr.library.job import Job
+from gcr.protocol.jsonbody import error_from_json
+from gcr.rendezvous.client import Client
+from gcr.serve.config import ModelConfig, environment_of, filled, port_in
+from gcr.serve.ports import LOOPBACK
+from gcr.serve.upstream import Found, Moved
+from gcr.serveerrors import ModelTaken
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+AWAITED_S = 20.0  # processes of a former daemon come back within
+HEALTH_S = 0.05  # between two looks at a server's health, at first
+SLOWEST_HEALTH_S = 1.0
+ANSWER_S = 5.0  # a server that is healthy answers within
+END_S = 10.0  # between SIGTERM and SIGKILL
+_PARKED = frozenset({"suspended", "data_suspended"})
+_PARK_PHASES = ("stop_s", "drain_s", "control_s", "vram_free_s")
+_WAKE_PHASES = ("refill_s", "control_s", "total_s")
+
+
+class NeverHealthy(Refused):
+    """A server of `gcr serve` ended before it answered its health request, or did not answer it in time: `gcr logs`
+    shows what it printed.
+    """
+
+    code = "never_healthy"
+
+
+class NodeJobs:
+    """Implements `upstream.Jobs`. `options`: of `gcr run`, for every job; `data_only`: as of a checkpoint."""
+
+    def __init__(self, models: Mapping[str, ModelConfig], options: Sequence[str] = (), data_only: bool = False) -> None:
+        self._models, self._options, self._data_only = models, tuple(options), data_only
+        self._threads = ThreadPoolExecutor(2 * len(models) + 2, thread_name_prefix="gcr-serve")
+
+    async def find(self) -> Mapping[str, Found]:
+        """Raises ModelTaken for a job of a model's name that has another command."""
+        return await self._call(self._find)
+
+    async def room(self) -> int | None:
+        return await self._call(_room)
+
+    async def start(self, model: ModelConfig, port: int) -> Found:
+        """Raises CannotStart and others of Refused."""
+        end = time.monotonic() + END_S
+        while True:
+            try:
+                await self._run(model, port)
+            except NameTaken:  # one that is ending, or that was started just before this gcr serve
+                found = (await self.find()).get(model.name)
+                if found and processes.identify(found.pid):
+                    return found
+                if time.monotonic() > end:
+                    raise
+                await asyncio.sleep(HEALTH_S)
+                continue
+            if found := (await self.find()).get(model.name):
+                return found
+            raise await self._call(lambda: _ended_early(model.name))
+
+    async def healthy(self, model: ModelConfig, job: Found) -> None:
+        url, pause = f"http://{LOOPBACK}:{job.port}{model.health}", HEALTH_S
+        limit = aiohttp.ClientTimeout(total=ANSWER_S)
+        end = time.monotonic() + model.start
+        async with aiohttp.ClientSession(timeout=limit, connector=aiohttp.TCPConnector(force_close=True)) as session:
+            while not await _answers(session, url):
+                if not processes.identify(job.pid):
+                    raise await self._call(lambda: _ended_early(model.name))
+                if time.monotonic() > end:
+                    raise NeverHealthy(
+                        f"{model.name}: no 200 from {url} within {model.start:g} s", hint=_logs(model.name)
+                    )
+                await asyncio.sleep(pause)
+                pause = min(SLOWEST_HEALTH_S, pause * 1.2)
+
+    async def park(self, name: str) -> Moved:
+        report = await self._call(lambda: Job(name, None).checkpoint(data_only=self._data_only))
+        return Moved(bytes=report.bytes, seconds=_phases(report, _PARK_PHASES))
+
+    async def wake(self, name: str) -> Moved:
+        report = await self._call(lambda: Job(name, None).restore())
+        return Moved(bytes=report.bytes, seconds=_phases(report, _WAKE_PHASES))
+
+    async def end(self, name: str, job: Found) -> None:
+        await self._call(lambda: _end(job.pid))
+
+    async def _run(self, model: ModelConfig, port: int) -> None:
+        words = ["run", "--detach", "--name", model.name, *self._options, "--", *filled(model.command, port)]
+        with TemporaryFile() as said, TemporaryFile() as error:  # a pipe would stay open as long as the job
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "gcr", "--json", *words),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=said,
+                stderr=error,
+                env=environment_of(model),
+                cwd=model.surroundings.folder,
+                start_new_session=True,
+            )
+            code = await process.wait()
+            said.seek(0)
+            error.seek(0)
+            _check_started(code, said.read(), error.read())
+
+    def _find(self) -> Mapping[str, Found]:
+        rows = {row.job: row for row in _rows() if row.job in self._models and row.state != "exited"}
+        return {name: _found(self._models[name], row) for name, row in rows.items() if row.pid is not None}
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _check_started(code: int, said: bytes, error: bytes) -> None:
+    """Raises the error with which `gcr run` ended."""
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        text = error.decode(errors="replace").strip()
+        raise GcrError(f"gcr run ended with code {code}, and no answer: {text}") from None
+    if not answer["ok"]:
+        raise error_from_json(answer["error"])
+
+
+def _rows() -> Sequence[JobInfo]:
+    """Returns all jobs, once those of a former daemon have come back."""
+    end = time.monotonic() + AWAITED_S
+    while True:
+        try:
+            return calls.jobs()
+        except (NotAllKnown, DaemonUnavailable):
+            if time.monotonic() > end:
+                raise
+            time.sleep(HEALTH_S)
+
+
+def _found(model: ModelConfig, row: JobInfo) -> Found:
+    port = port_in(model.command, row.command)
+    if port is None:
+        text = f"job {row.job}, pid {row.pid}, has another command than the model: {' '.join(row.command)}"
+        raise ModelTaken(text, hint=f"end it, or give the model another name: gcr ps {row.job}")
+    return Found(
+        pid=row.pid or 0,
+        port=port or model.port or 0,
+        parked=row.state in _PARKED,
+        lost=row.state == "lost",
+        changing=row.changing or row.state not in (*_PARKED, "running", "lost"),
+        bytes=row.bytes,
+    )
+
+
+def _room() -> int | None:
+    with Client.connect() as client:
+        devices = client.ask(DevicesRequest(), DeviceList, timeout=30.0).devices
+    return sum(each.total_bytes for each in devices) or None
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url, allow_redirects=False) as answer:
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False
+
+
+def _ended_early(name: str) -> GcrError:
+    """Returns the error of a job that is no longer there, with its exit code where that is known."""
+    try:
+        code: int | None = Job(name, _last_pid(name)).wait(1.0)
+    except (EndUnknown, GcrError):
+        code = None
+    how = "with an exit code that is not known" if code is None else f"with code {code}"
+    forked = ", or went to the background" if code == 0 else ""
+    return NeverHealthy(f"{name} ended {how}{forked} before it answered", hint=_logs(name))
+
+
+def _last_pid(name: str) -> int | None:
+    from gcr.job import runs
+
+    found = runs.runs_of(name)
+    return found[0].pid if found else None
+
+
+def _logs(name: str) -> str:
+    return f"gcr logs {name}"
+
+
+def _end(pid: int) -> None:
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        identity = processes.identify(pid)
+        if identity is None:
+            return
+        os.kill(pid, sent)
+        end = time.monotonic() + END_S
+        while processes.alive(identity) and time.monotonic() < end:
+            time.sleep(0.02)
+
+
+def _phases(report: Any, names: Sequence[str]) -> dict[str, float]:
+    values = {name.removesuffix("_s"): getattr(report, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}

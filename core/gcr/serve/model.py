@@ -1,0 +1,137 @@
+"""One model of the pool: its state, its requests, and what is known of it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from gcr.policy import Candidate
+from gcr.serve.config import ModelConfig
+from gcr.serve.plan import View
+from gcr.serve.refusals import Refusal
+from gcr.serve.states import Event, State, moved
+from gcr.serve.upstream import Found
+
+SHORT_LIFE_S = 10.0  # a server that dies sooner after its start counts as one that does not start
+LONGEST_PAUSE_S = 60.0
+
+
+class Waiter(Struct, eq=False):
+    """A request that waits for its turn. `since`: seconds of the loop's clock."""
+
+    turn: "asyncio.Future[None]"
+    since: float
+
+
+class Track(Struct):
+    """The past of a model. Times in seconds of the loop's clock, but `way_s`, a duration.
+
+    way_s: its last way to the device · woke: when that ended · begins: earliest time to start or wake it again
+    stays_until: it could not be parked · crowded: the device had no room for it · why: its last failure
+    """
+
+    last_used: float = 0.0
+    uses: int = 0
+    way_s: float = 0.0
+    woke: float = 0.0
+    failures: int = 0
+    begins: float = 0.0
+    stays_until: float = 0.0
+    crowded: bool = False
+    why: str = ""
+
+
+class Model:
+    """Belongs to one event loop."""
+
+    def __init__(self, config: ModelConfig, told: Callable[[str, State, Event], object]) -> None:
+        self.config = config
+        self.state = State.COLD
+        self.job: Found | None = None
+        self.bytes = config.memory
+        self.active = 0
+        self.draining = False
+        self.queue: deque[Waiter] = deque()
+        self.track = Track()
+        self._told = told
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def open(self) -> bool:
+        """Returns whether a request is passed on at once."""
+        return self.state is State.READY and not self.draining and not self.queue
+
+    def move(self, event: Event) -> None:
+        self.state = moved(self.state, event)
+        self._told(self.name, self.state, event)
+
+    def begin(self, now: float) -> None:
+        """Counts a request that is passed on from here."""
+        self.active += 1
+        self.track.uses += 1
+        self.track.last_used = now
+
+    def finish(self, now: float) -> None:
+        self.active -= 1
+        self.track.last_used = now
+
+    def arrived(self, now: float, way_s: float) -> None:
+        """Notes that it answers again, after a way of `way_s` seconds to the device."""
+        self.track.way_s, self.track.woke, self.track.last_used = way_s, now, now
+        self.track.crowded = False
+
+    def failed(self, now: float, why: str) -> None:
+        """Notes a failure; the pause before the next attempt doubles with each."""
+        self.track.failures += 1
+        self.track.why = why
+        self.track.begins = now + min(LONGEST_PAUSE_S, 0.5 * 2**self.track.failures)
+
+    def died(self, now: float, why: str) -> None:
+        """Notes a death. Only one soon after the last way to the device delays the next start."""
+        if now - self.track.woke < SHORT_LIFE_S:
+            self.failed(now, why)
+            self.track.begins = now if self.track.failures == 1 else self.track.begins
+        else:
+            self.track.failures, self.track.why = 0, why
+
+    def grant(self, now: float) -> None:
+        """Gives all requests that wait their turn."""
+        while self.queue and self.state is State.READY and not self.draining:
+            waiter = self.queue.popleft()
+            if not waiter.turn.done():
+                self.begin(now)
+                waiter.turn.set_result(None)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Refuses all requests that wait."""
+        while self.queue:
+            waiter = self.queue.popleft()
+            if not waiter.turn.done():
+                waiter.turn.set_exception(refusal)
+
+    def view(self, now: float, hold: float) -> View:
+        track = self.track
+        return View(
+            state=self.state,
+            candidate=Candidate(
+                name=self.name,
+                priority=self.config.priority,
+                bytes=self.config.memory if self.state is State.COLD else self.bytes,  # a start may take more
+                active=self.active,
+                waiting=len(self.queue),
+                since=self.queue[0].since if self.queue else None,
+                last_used=track.last_used,
+                uses=track.uses,
+                wake_s=track.way_s,
+            ),
+            pinned=self.config.pinned,
+            stays=now < track.stays_until,
+            idle=self.config.idle,
+            held_until=track.woke + hold,
+            may_begin=track.begins,
+            crowded=track.crowded,
+        )

@@ -1,0 +1,49 @@
+"""The jobs of `gcr serve` as its pool sees them. `jobs` has the real ones; tests have others."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from gcr.serve.config import ModelConfig
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """A job that is there. `changing`: a command has its turn at it; `bytes`: of device memory."""
+
+    pid: int
+    port: int
+    parked: bool = False
+    lost: bool = False
+    changing: bool = False
+    bytes: int = 0
+
+
+class Moved(Struct, frozen=True, kw_only=True):
+    """A job that was parked or woken. `seconds`: by each phase of it."""
+
+    bytes: int
+    seconds: Mapping[str, float]
+
+
+class Jobs(Protocol):
+    """Each call may take long, and raises GcrError."""
+
+    async def find(self) -> Mapping[str, Found]:
+        """Returns the jobs of the models, by name."""
+
+    async def room(self) -> int | None:
+        """Returns the device memory that there is for all models; None where it is not known yet."""
+
+    async def start(self, model: ModelConfig, port: int) -> Found:
+        """Starts the job, and returns when its program runs."""
+
+    async def healthy(self, model: ModelConfig, job: Found) -> None:
+        """Returns once the server answers. Raises NeverHealthy."""
+
+    async def park(self, name: str) -> Moved: ...
+
+    async def wake(self, name: str) -> Moved: ...
+
+    async def end(self, name: str, job: Found) -> None:
+        """Ends the program, if it runs: SIGTERM, and SIGKILL after a grace."""

@@ -1,0 +1,27 @@
+"""Errors of `gcr serve` before it serves. What it answers to a request is in gcr.serve.refusals."""
+
+from gcr.errors import Refused, UsageError
+
+
+class BadServeConfig(UsageError):
+    """The file of `gcr serve` cannot be used, and nothing was started: the message names the place and what is wrong
+    ([serve](serve.md#configuration)).
+    """
+
+    code = "bad_serve_config"
+
+
+class PortInUse(Refused):
+    """`gcr serve` cannot listen where its file says: the message names the address. Another program listens there, or
+    the address is not of this machine.
+    """
+
+    code = "port_in_use"
+
+
+class ModelTaken(Refused):
+    """Another `gcr serve` has the model, or a job of that name runs with another command: the message says which.
+    Nothing was touched.
+    """
+
+    code = "model_taken"

@@ -1,0 +1,250 @@
+"""`gcr serve` on the simulated device: two servers, of which one has room at a time, and what kills what.
+
+Each answer says which model gave it and what was in its device memory, so a wrong one is noticed.
+"""
+
+import http.client
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from machine import VICTIMS, Machine, kill, until
+from serve_victim import answer_of, pattern
+
+MIB = 1 << 20
+DEVICE = 96 * MIB
+EACH = 40 * MIB  # with their context each takes more than half of it
+PATTERNS = {name: pattern(name) for name in ("chat", "embed")}
+CLIENTS = 50
+
+FILE = """
+[serve]
+port = 0
+hold = "100ms"
+{serve}
+[models.chat]
+command = {chat}
+wait = "60s"
+[models.embed]
+command = {embed}
+wait = "60s"
+"""
+
+
+def command(name: str, size: int = EACH) -> str:
+    words = [sys.executable, str(VICTIMS / "serve_victim.py"), "--name", name, "--port", "{port}", "--bytes", str(size)]
+    return json.dumps(words)
+
+
+@dataclass
+class Served:
+    """A `gcr serve` on a machine, and what asks it."""
+
+    machine: Machine
+    url: str = ""
+    process: Any = None
+    asked: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def start(self, serve: str = "") -> "Served":
+        file = self.machine.folder / "gcr.toml"
+        file.write_text(FILE.format(serve=serve, chat=command("chat"), embed=command("embed")))
+        self.process = self.machine.begin("serve", *self.machine.world, str(file))
+        said = json.loads(self.process.stdout.readline() or "{}")
+        assert said.get("ok"), (said, self.machine.logs())
+        self.url = said["url"].removeprefix("http://")
+        return self
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+    def end(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return int(self.process.wait(30))
+
+    def post(self, model: str, prompt: str = "hi", **more: Any) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(self.url, timeout=90)
+        try:
+            connection.request("POST", "/v1/completions", json.dumps({"model": model, "prompt": prompt, **more}))
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def ask(self, model: str, prompt: str = "hi", **more: Any) -> None:
+        """Asks, and holds the answer against what that model must say."""
+        status, text = self.post(model, prompt, **more)
+        self.asked += 1
+        if (status, text) != (200, answer_of(model, prompt, PATTERNS[model])):
+            self.wrong.append(f"{model} {prompt}: {status} {text}")
+
+    def models(self) -> dict[str, str]:
+        connection = http.client.HTTPConnection(self.url, timeout=10)
+        connection.request("GET", "/health")
+        found = json.loads(connection.getresponse().read())["models"]
+        connection.close()
+        return dict(found)
+
+    def metric(self, beginning: str) -> float:
+        connection = http.client.HTTPConnection(self.url, timeout=10)
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+        connection.close()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(beginning))
+
+
+@pytest.fixture
+def served(machine: Machine) -> Iterator[Served]:
+    machine.memory = DEVICE
+    made = Served(machine)
+    yield made
+    if made.process and made.process.poll() is None:
+        made.kill()
+
+
+def test_two_servers_take_turns_and_answer_from_their_memory(served: Served) -> None:
+    served.start()
+    for number, name in enumerate(("chat", "embed", "chat", "embed")):
+        served.ask(name, f"prompt {number}")
+    assert served.wrong == []
+    assert served.models() == {"chat": "parked", "embed": "ready"}
+    assert served.machine.job("chat")["state"] == "suspended"
+    assert served.metric('gcr_serve_swaps_total{direction="start"') == 2
+    pid = served.machine.job("embed")["pid"]
+    assert served.end() == 0
+    assert served.machine.job("embed")["pid"] == pid  # its jobs are left
+
+
+def test_clients_at_once_of_both_while_they_are_swapped(served: Served) -> None:
+    served.start()
+
+    def client(number: int) -> None:
+        for turn in range(6):
+            served.ask(("chat", "embed")[(number + turn) % 2], f"{number} {turn}")
+
+    with ThreadPoolExecutor(8) as clients:
+        list(clients.map(client, range(8)))
+    assert (served.asked, served.wrong) == (48, [])
+    assert served.metric('gcr_serve_swaps_total{direction="wake"') >= 2
+
+
+def test_a_stream_goes_on_while_the_other_model_waits(served: Served) -> None:
+    served.start()
+    served.ask("chat")
+    with ThreadPoolExecutor(2) as clients:
+        stream = clients.submit(served.post, "chat", "long", stream=20)
+        until(lambda: served.metric('gcr_serve_requests_in_flight{model="chat"}'), 10, "the stream has begun")
+        other = clients.submit(served.ask, "embed")
+        status, text = stream.result()
+        other.result()
+    events = [f"data: {number} {answer_of('chat', 'long', PATTERNS['chat'])}" for number in range(20)]
+    assert (status, text.split("\n\n")) == (200, [*events, ""])
+    assert served.wrong == []
+
+
+def test_serve_that_is_killed_goes_on_with_its_jobs(served: Served) -> None:
+    served.start()
+    served.ask("chat")
+    served.ask("embed")
+    pids = {name: served.machine.job(name)["pid"] for name in ("chat", "embed")}
+    served.kill()
+    served.start()
+    assert served.models()["chat"] == "parked"
+    served.ask("embed", "after")
+    served.ask("chat", "after")
+    assert served.wrong == []
+    assert {name: served.machine.job(name)["pid"] for name in ("chat", "embed")} == pids
+
+
+def test_a_server_that_is_killed_is_started_again(served: Served) -> None:
+    served.start()
+    served.ask("chat")
+    served.ask("embed")
+    for name in ("embed", "chat"):  # the one answers, the other is parked
+        kill(served.machine.job(name)["pid"])
+        until(lambda each=name: served.models()[each] == "cold", 10, "it is noticed")
+    served.ask("chat", "after")
+    served.ask("embed", "after")
+    assert served.wrong == []
+    status, text = served.post("embed", die=True)
+    assert (status, json.loads(text)["error"]["code"]) == (502, "upstream_gone")
+    served.ask("embed", "again")
+    assert served.wrong == []
+
+
+def test_what_is_refused_before_anything_starts(served: Served) -> None:
+    served.start(serve='on_stop = "end"')
+    served.ask("chat")
+    file = served.machine.folder / "gcr.toml"
+    second = served.machine.gcr("serve", *served.machine.world, str(file))
+    assert (second.code, second.body["error"]["code"]) == (3, "model_taken")
+    assert str(served.process.pid) in second.body["error"]["message"]
+    port = served.url.rpartition(":")[2]
+    file.write_text(f'[serve]\nport = {port}\n[models.other]\ncommand = "x {{port}}"\n')
+    third = served.machine.gcr("serve", str(file))
+    assert (third.code, third.body["error"]["code"]) == (3, "port_in_use")
+    checked = served.machine.gcr("serve", "--check", str(file))
+    assert (checked.code, checked.body["models"], checked.body["url"]) == (0, ["other"], None)
+    served.ask("chat", "unharmed")
+    assert served.wrong == []
+    pid = served.machine.job("chat")["pid"]
+    assert served.end() == 0
+    until(lambda: not os.path.exists(f"/proc/{pid}"), 10, "its jobs are ended")  # noqa: PTH110
+
+
+def test_a_command_that_ends_at_once_and_one_of_another_job(served: Served) -> None:
+    machine = served.machine
+    served.start()
+    served.kill()
+    file = machine.folder / "gcr.toml"
+    forked = json.dumps([sys.executable, "-c", "pass", "{port}"])
+    file.write_text(FILE.format(serve="", chat=forked, embed=command("embed")))
+    served.process = machine.begin("serve", *machine.world, str(file))
+    served.url = json.loads(served.process.stdout.readline())["url"].removeprefix("http://")
+    status, text = served.post("chat")
+    assert (status, json.loads(text)["error"]["code"]) == (503, "model_failed")
+    assert "ended" in text
+    served.ask("embed")
+    assert served.wrong == []
+    served.kill()
+    file.write_text(FILE.format(serve="", chat=forked, embed=command("embed", MIB)))
+    refused = machine.gcr("serve", *machine.world, str(file))
+    assert (refused.code, refused.body["error"]["code"]) == (3, "model_taken")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_200_swaps_under_50_clients(served: Served) -> None:
+    served.start()
+    over = threading.Event()
+    told: list[float] = []
+
+    def client(number: int) -> None:
+        turn = 0
+        while not over.is_set():
+            began = time.monotonic()
+            served.ask(("chat", "embed")[(number + turn) % 2], f"{number} {turn}")
+            told.append(time.monotonic() - began)
+            turn += 1
+
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        asked = [clients.submit(client, number) for number in range(CLIENTS)]
+        try:
+            until(lambda: served.metric('gcr_serve_swaps_total{direction="wake"') >= 200, 800, "200 swaps")
+        finally:
+            over.set()
+        for each in asked:
+            each.result()
+    told.sort()
+    print(f"{served.asked} requests; p50 {told[len(told) // 2]:.2f} s, p99 {told[len(told) * 99 // 100]:.2f} s")
+    assert served.wrong == []
+    assert served.metric("gcr_serve_requests_total") >= served.asked

@@ -1,0 +1,213 @@
+"""A front of `gcr serve` with jobs that are no processes: their servers listen in this process."""
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from gcr.errors import GcrError, NoSuchJob
+from gcr.serve.config import ModelConfig, ServeConfig, load
+from gcr.serve.server import Server, listening, url_of
+from gcr.serve.upstream import Found, Moved
+
+PATIENCE = 10.0
+
+
+@dataclass
+class FakeJobs:
+    """Jobs whose servers are aiohttp's, in this loop. `raises`: the next call of that name raises these, in turn."""
+
+    way: float = 0.0  # seconds that each way takes
+    total: int | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+    raises: dict[str, list[GcrError]] = field(default_factory=dict)
+    done: list[tuple[str, str]] = field(default_factory=list)
+    jobs: dict[str, Found] = field(default_factory=dict)
+    servers: dict[str, "FakeServer"] = field(default_factory=dict)
+    pids: int = 100
+
+    async def find(self) -> Mapping[str, Found]:
+        return dict(self.jobs)
+
+    async def room(self) -> int | None:
+        return self.total
+
+    async def start(self, model: ModelConfig, port: int) -> Found:
+        await self._do("start", model.name)
+        self.pids += 1
+        server = self.servers[model.name] = FakeServer(model.name)
+        await server.listen(port)
+        found = Found(pid=self.pids, port=port, bytes=self.sizes.get(model.name, 0))
+        self.jobs[model.name] = found
+        return found
+
+    async def healthy(self, model: ModelConfig, job: Found) -> None:
+        await self._do("healthy", model.name)
+
+    async def park(self, name: str) -> Moved:
+        assert not self.servers[name].active, f"{name} was parked in the middle of a request"
+        await self._do("park", name)
+        assert not self.servers[name].active, f"{name} got a request while it was parked"
+        self.servers[name].parked = True
+        self._set(name, parked=True)
+        return Moved(bytes=self.sizes.get(name, 0), seconds={"stop": self.way})
+
+    async def wake(self, name: str) -> Moved:
+        await self._do("wake", name)
+        self.servers[name].parked = False
+        self._set(name, parked=False)
+        return Moved(bytes=self.sizes.get(name, 0), seconds={"refill": self.way})
+
+    async def end(self, name: str, job: Found) -> None:
+        self.done.append(("end", name))
+        self.jobs.pop(name, None)
+        await self.servers[name].close()
+
+    async def die(self, name: str) -> None:
+        """The server ends by itself."""
+        await self.servers[name].close()
+        self.jobs.pop(name, None)
+
+    def ways(self, what: str) -> list[str]:
+        return [name for each, name in self.done if each == what]
+
+    async def _do(self, what: str, name: str) -> None:
+        self.done.append((what, name))
+        await asyncio.sleep(self.way)
+        if self.raises.get(what):
+            raise self.raises[what].pop(0)
+        if what in ("park", "wake") and name not in self.jobs:
+            raise NoSuchJob(f"no job {name}")
+
+    def _set(self, name: str, parked: bool) -> None:
+        before = self.jobs[name]
+        self.jobs[name] = Found(pid=before.pid, port=before.port, parked=parked, bytes=before.bytes)
+
+
+class FakeServer:
+    """Answers what it was asked, and says its own name."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.parked, self.active, self.left = name, False, 0, 0
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.heads: list[Mapping[str, str]] = []
+        self._runner: web.ServerRunner | None = None
+
+    async def listen(self, port: int) -> None:
+        server = web.Server(self.handle, handler_cancellation=True, access_log=None)
+        self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
+
+    async def close(self) -> None:
+        if self._runner:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert not self.parked, f"{self.name} was asked while it was parked"
+        self.active += 1
+        self.heads.append(request.headers)
+        try:
+            return await self._answer(request)
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+        finally:
+            self.active -= 1
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.read()
+        asked: dict[str, Any] = json.loads(body) if body.startswith(b"{") else {}
+        if pieces := asked.get("pieces"):
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            for number in range(pieces):
+                await response.write(f"data: {number}\n\n".encode())
+                await self.hold.wait()
+            if asked.get("cut"):
+                assert request.transport
+                request.transport.abort()
+            return response
+        await self.hold.wait()
+        said = {"from": self.name, "path": request.raw_path, "prompt": asked.get("prompt"), "bytes": len(body)}
+        return web.json_response(said, headers={"X-Own": "kept"})
+
+
+CONFIG = """
+[serve]
+port = 0
+hold = 0
+grace = "5s"
+{serve}
+[models.a]
+command = "a {{port}}"
+aliases = ["org/A"]
+{a}
+[models.b]
+command = "b {{port}}"
+{b}
+"""
+
+
+def config_of(folder: Path, serve: str = "", a: str = "", b: str = "") -> ServeConfig:
+    path = folder / "gcr.toml"
+    path.write_text(CONFIG.format(serve=serve, a=a, b=b))
+    return load(path)
+
+
+@dataclass
+class Client:
+    """Speaks to the front."""
+
+    url: str
+    session: aiohttp.ClientSession
+    server: Server
+    jobs: FakeJobs
+
+    async def ask(self, model: str, prompt: str = "hi", **more: Any) -> tuple[int, Any]:
+        body = io.BytesIO(json.dumps({"model": model, "prompt": prompt, **more}).encode())
+        async with self.session.post(f"{self.url}/v1/completions", data=body) as answer:
+            return answer.status, await answer.json(content_type=None)
+
+    async def get(self, path: str, **more: Any) -> tuple[int, str]:
+        async with self.session.get(f"{self.url}{path}", **more) as answer:
+            return answer.status, await answer.text()
+
+    async def until(self, probe: Any, what: str) -> None:
+        """Waits until the probe is true."""
+        async with asyncio.timeout(PATIENCE):
+            while not probe():
+                await asyncio.sleep(0.005)
+        assert probe(), what
+
+    def state(self, name: str) -> str:
+        return str(self.server.pool.models[name].state)
+
+
+@contextlib.asynccontextmanager
+async def front(config: ServeConfig, jobs: FakeJobs) -> AsyncIterator[Client]:
+    server = Server(config, jobs)
+    with listening(config.host, config.port) as sock:
+        await server.listen(sock)
+        async with aiohttp.ClientSession() as session:
+            try:
+                yield Client(url_of(sock), session, server, jobs)
+            finally:
+                await session.close()
+                await server.close()
+                for each in jobs.servers.values():
+                    await each.close()
+
+
+def code_of(answer: tuple[int, Any]) -> tuple[int, str]:
+    status, body = answer
+    return status, body["error"]["code"]

@@ -1,0 +1,319 @@
+"""Policies and the plan, as pure functions: on any models at all, and on a day's trace."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gcr.policy import Candidate
+from gcr.serve.plan import Plan, View, plan
+from gcr.serve.policies import BUILT_IN, Cost, Lru, Priority
+from gcr.serve.states import AWAY, HOLDS_ROOM, State
+
+GIB = 1 << 30
+NOW = 100.0
+
+
+def candidate(name: str, **more: object) -> Candidate:
+    return Candidate(name=name, **{"bytes": GIB, **more})
+
+
+def view(name: str, state: State = State.READY, **more: object) -> View:
+    own = {each: more.pop(each) for each in list(more) if each not in View.__struct_fields__}
+    return View(state=state, candidate=candidate(name, **own), **more)
+
+
+DEMAND = candidate("demand", waiting=1, since=NOW)
+
+
+def test_lru_parks_what_was_used_least_recently():
+    models = [candidate("new", last_used=9), candidate("old", last_used=1), candidate("mid", last_used=5)]
+    assert Lru().leaves(models, DEMAND, NOW) == ["old", "mid", "new"]
+
+
+def test_lru_serves_the_longest_wait_first():
+    assert Lru().comes([candidate("late", since=9.0), candidate("early", since=1.0)], NOW) == ["early", "late"]
+
+
+def test_priority_outranks_use_and_wait():
+    models = [candidate("high", priority=2, last_used=1), candidate("low", priority=1, last_used=9)]
+    assert Priority().leaves(models, DEMAND, NOW) == ["low", "high"]
+    waiting = [candidate("low", priority=1, since=1.0), candidate("high", priority=2, since=9.0)]
+    assert Priority().comes(waiting, NOW) == ["high", "low"]
+
+
+def test_by_priority_a_busy_model_keeps_its_room_from_a_lower_one():
+    busy = candidate("high", priority=2, active=1)
+    assert Priority().leaves([busy], candidate("low", priority=1), NOW) == []
+    assert Priority().leaves([busy], candidate("equal", priority=2), NOW) == ["high"]
+
+
+def test_cost_parks_what_is_cheap_to_be_without():
+    often = candidate("often", uses=100, wake_s=1.0, last_used=99)
+    seldom = candidate("seldom", uses=2, wake_s=1.0, last_used=99)
+    slow = candidate("slow", uses=100, wake_s=9.0, last_used=99)
+    large = candidate("large", uses=100, wake_s=1.0, last_used=99, bytes=4 * GIB)
+    assert Cost().leaves([slow, often, large, seldom], DEMAND, NOW) == ["seldom", "large", "often", "slow"]
+
+
+# ---- any models at all ----------------------------------------------------------------------------------------------
+
+SIZES = st.one_of(st.none(), st.integers(0, 8 * GIB))
+
+
+@st.composite
+def views(draw: st.DrawFn) -> list[View]:
+    found = []
+    for index in range(draw(st.integers(1, 6))):
+        state = draw(st.sampled_from(State))
+        waiting = draw(st.integers(0, 3))
+        found.append(
+            View(
+                state=state,
+                candidate=Candidate(
+                    name=f"m{index}",
+                    priority=draw(st.integers(-1, 1)),
+                    bytes=draw(SIZES),
+                    active=draw(st.integers(0, 2)) if state is State.READY else 0,
+                    waiting=waiting,
+                    since=draw(st.floats(0, NOW)) if waiting else None,
+                    last_used=draw(st.floats(0, NOW)),
+                    uses=draw(st.integers(0, 9)),
+                    wake_s=draw(st.floats(0, 9)),
+                ),
+                pinned=draw(st.booleans()),
+                stays=draw(st.booleans()),
+                idle=draw(st.one_of(st.none(), st.floats(0, NOW))),
+                held_until=draw(st.floats(0, 2 * NOW)),
+                may_begin=draw(st.floats(0, 2 * NOW)),
+                crowded=draw(st.booleans()),
+            )
+        )
+    return found
+
+
+ROOMS = st.one_of(st.none(), st.integers(0, 12 * GIB))
+
+
+@settings(max_examples=150, deadline=None)
+@given(views(), ROOMS, st.sampled_from(BUILT_IN))
+def test_what_every_plan_keeps(models, room, policy):
+    found = plan(models, room, policy, NOW)
+    by_name = {each.name: each for each in models}
+    assert not found.broken
+    for name in found.park:
+        each = by_name[name]
+        assert each.state is State.READY and not each.pinned and not each.stays, "parks what must not be parked"
+        assert each.candidate.active == 0, "parks in the middle of a request"
+    for name in found.drain:
+        each = by_name[name]
+        assert not each.pinned and each.held_until <= NOW
+    for name in found.begin:
+        each = by_name[name]
+        assert each.state in AWAY and each.may_begin <= NOW
+        assert each.pinned or each.candidate.waiting
+    assert len({*found.begin}) == len(found.begin) and len({*found.park}) == len(found.park)
+    assert not {*found.begin} & {*found.park}
+    if room is not None and found.begin and all(each.candidate.bytes is not None for each in models):
+        holding = [each for each in models if each.state in HOLDS_ROOM]
+        begun = [by_name[name] for name in found.begin if not by_name[name].crowded]
+        if begun and len(begun) == len(found.begin):
+            assert sum(each.candidate.bytes for each in (*holding, *begun)) <= room
+
+
+@settings(max_examples=100, deadline=None)
+@given(views(), ROOMS, st.sampled_from(BUILT_IN))
+def test_room_is_made_for_a_request_or_it_is_refused_or_something_is_under_way(models, room, policy):
+    """No request waits for ever: if nothing is done now, a request that is running, a hold or a way ends first."""
+    found = plan(models, room, policy, NOW)
+    wanted = [each for each in models if each.wanted and each.may_begin <= NOW]
+    under_way = [each for each in models if each.state in (State.STARTING, State.PARKING, State.WAKING)]
+    kept = [each for each in models if each.can_leave and each.busy]
+    if wanted and not under_way and not kept:
+        assert found.begin or found.park or found.stuck
+
+
+class Broken:
+    name = "broken"
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def leaves(self, *_: object) -> Sequence[str]:
+        return self._said()
+
+    def comes(self, *_: object) -> Sequence[str]:
+        return self._said()
+
+    def _said(self) -> Sequence[str]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("answer", [["stranger"], ["old", "old"], None, RuntimeError("no")])
+def test_a_policy_that_answers_nonsense_is_noted_and_lru_decides(answer):
+    models = [
+        view("new", last_used=9.0),
+        view("old", last_used=1.0),
+        view("want", State.PARKED, waiting=1, since=NOW),
+    ]
+    found = plan(models, 2 * GIB, Broken(answer), NOW)
+    assert (found.park, found.broken) == (("old",), True)
+
+
+# ---- single decisions -----------------------------------------------------------------------------------------------
+
+
+def test_what_fits_begins_and_nothing_leaves():
+    found = plan([view("in"), view("want", State.PARKED, waiting=1)], 2 * GIB, Lru(), NOW)
+    assert found == Plan(begin=("want",))
+
+
+def test_only_as_many_leave_as_must():
+    models = [view("a", last_used=1.0), view("b", last_used=2.0), view("want", State.COLD, waiting=1)]
+    assert plan(models, 2 * GIB, Lru(), NOW).park == ("a",)
+
+
+def test_an_unknown_need_has_the_device_to_itself_but_for_pinned_models():
+    models = [view("a"), view("pin", pinned=True), view("want", State.COLD, waiting=1, bytes=None)]
+    assert plan(models, 9 * GIB, Lru(), NOW).park == ("a",)
+    alone = [view("pin", pinned=True), view("want", State.COLD, waiting=1, bytes=None)]
+    assert plan(alone, 9 * GIB, Lru(), NOW).begin == ("want",)
+
+
+def test_a_busy_model_gets_no_new_requests_and_is_parked_after_its_last():
+    want = view("want", State.PARKED, waiting=1)
+    busy = plan([view("a", active=1), want], GIB, Lru(), NOW)
+    assert (busy.park, busy.drain) == ((), frozenset({"a"}))
+    over = plan([view("a", active=0, waiting=1), want], GIB, Lru(), NOW)
+    assert over.park == ("a",)
+
+
+def test_a_busy_model_keeps_its_room_for_a_moment():
+    models = [view("a", active=1, held_until=NOW + 1), view("want", State.PARKED, waiting=1)]
+    assert plan(models, GIB, Lru(), NOW) == Plan()
+    assert plan(models, GIB, Lru(), NOW + 1).drain == {"a"}
+
+
+def test_nothing_more_leaves_while_enough_is_leaving():
+    models = [view("a", State.PARKING), view("b"), view("want", State.PARKED, waiting=1)]
+    assert plan(models, 2 * GIB, Lru(), NOW) == Plan()
+
+
+def test_no_room_beside_the_pinned_ones():
+    models = [view("pin", pinned=True), view("want", State.PARKED, waiting=1)]
+    assert plan(models, GIB, Lru(), NOW).stuck == ("want",)
+
+
+def test_a_pinned_model_is_started_without_a_request():
+    assert plan([view("pin", State.COLD, pinned=True)], GIB, Lru(), NOW).begin == ("pin",)
+
+
+def test_where_the_device_said_no_another_one_leaves_though_the_count_says_there_is_room():
+    models = [view("a"), view("want", State.PARKED, waiting=1, crowded=True)]
+    assert plan(models, 9 * GIB, Lru(), NOW).park == ("a",)
+
+
+def test_an_idle_model_is_parked_after_its_time():
+    models = [view("a", idle=50.0, last_used=50.0), view("b", idle=50.0, last_used=50.1), view("c", last_used=0.0)]
+    assert plan(models, None, Lru(), NOW).park == ("a",)
+
+
+# ---- a synthetic day ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Simulated:
+    """Models that answer at once, and take a second each way. Counts swaps and waits over a trace."""
+
+    policy: object
+    room: int
+    sizes: dict[str, int]
+    priorities: dict[str, int] = field(default_factory=dict)
+    state: dict[str, State] = field(default_factory=dict)
+    used: dict[str, float] = field(default_factory=dict)
+    uses: dict[str, int] = field(default_factory=dict)
+    swaps: int = 0
+    waits: dict[str, list[float]] = field(default_factory=dict)
+
+    def ask(self, name: str, now: float) -> None:
+        waited = 0.0
+        while self.state.get(name, State.COLD) is not State.READY:
+            found = plan(self._views(name, now), self.room, self.policy, now + waited)
+            assert found.park or found.begin, "it stands still"
+            for each in found.park:
+                self.state[each] = State.PARKED
+            for each in found.begin:
+                self.state[each] = State.READY
+            self.swaps += len(found.park)
+            waited += 1.0
+        self.used[name], self.uses[name] = now, self.uses.get(name, 0) + 1
+        self.waits.setdefault(name, []).append(waited)
+        assert sum(self.sizes[n] for n, state in self.state.items() if state is State.READY) <= self.room
+
+    def _views(self, asked: str, now: float) -> list[View]:
+        return [
+            View(
+                state=self.state.get(name, State.COLD),
+                candidate=Candidate(
+                    name=name,
+                    bytes=size,
+                    priority=self.priorities.get(name, 0),
+                    waiting=int(name == asked),
+                    since=now if name == asked else None,
+                    last_used=self.used.get(name, 0.0),
+                    uses=self.uses.get(name, 0),
+                    wake_s=size / GIB,
+                ),
+            )
+            for name, size in self.sizes.items()
+        ]
+
+
+def trace(seed: int = 3, count: int = 2000) -> list[tuple[float, str]]:
+    """A day: a chat model by far the most asked, one for code in bursts, others now and then."""
+    chance, now, found = random.Random(seed), 0.0, []
+    while len(found) < count:
+        now += chance.expovariate(1 / 20)
+        name = chance.choices([*SIZES_OF_DAY], [60, 20, 8, 6, 4, 2])[0]
+        found += [(now + step, name) for step in range(5 if name == "code" else 1)]
+    return found
+
+
+SIZES_OF_DAY = {"chat": GIB, "code": GIB, "large": 2 * GIB, "embed": GIB, "rank": GIB, "rare": GIB}
+
+
+def a_day(policy: object, **more: object) -> Simulated:
+    day = Simulated(policy, 4 * GIB, SIZES_OF_DAY, **more)
+    for now, name in trace():
+        day.ask(name, now)
+    return day
+
+
+@pytest.mark.parametrize("policy", BUILT_IN, ids=lambda each: each.name)
+def test_on_a_day_every_request_is_answered_and_most_without_a_swap(policy):
+    day = a_day(policy)
+    assert sum(map(len, day.waits.values())) == len(trace())
+    assert day.swaps < len(trace()) / 2
+
+
+class Worst(Lru):
+    """Parks what is asked for most."""
+
+    def leaves(self, candidates: Sequence[Candidate], demand: Candidate, now: float) -> Sequence[str]:
+        return [each.name for each in sorted(candidates, key=lambda each: -each.uses)]
+
+
+def test_on_a_day_lru_and_cost_swap_less_than_the_worst_choice():
+    worst = a_day(Worst()).swaps
+    assert a_day(Lru()).swaps < 0.8 * worst
+    assert a_day(Cost()).swaps < 0.8 * worst
+
+
+def test_on_a_day_a_high_priority_waits_less_than_by_lru():
+    wait = [sum(a_day(policy, priorities={"rare": 9}).waits["rare"]) for policy in (Lru(), Priority())]
+    assert wait[1] < 0.5 * wait[0]
