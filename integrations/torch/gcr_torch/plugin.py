@@ -1,4 +1,4 @@
-"""What Lightning's CheckpointIO does upon a store, for both packages that Lightning has.
+"""The methods of Lightning's CheckpointIO upon a store, for both packages that Lightning has.
 
 Lightning knows a checkpoint by the path of a file. So at that path is a small file that names a step of the run:
 
