@@ -2,6 +2,7 @@
 
     tensors.py       the bytes of a tensor, and tensors of bytes
     record.py        DCP's metadata as the JSON that a step has
+    held.py          what a reader or writer has open
     writer.py        StorageWriter: saves a step
     reader.py        StorageReader: loads one
     stager.py        AsyncStager: copies a state to host memory

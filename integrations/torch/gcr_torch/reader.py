@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from math import prod
 from typing import Any
-from weakref import finalize
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
@@ -29,6 +28,7 @@ from gcr.checkpoints.loading import Step
 from gcr.checkpoints.run import Run, checked_step, run_in
 from gcr.errors import UsageError
 from gcr.imageerrors import Damaged, NoSuchImage, WrongImage
+from gcr_torch.held import Held
 from gcr_torch.ids import step_of
 from gcr_torch.record import PLANNER, from_json
 from gcr_torch.tensors import of_bytes
@@ -55,7 +55,7 @@ class Reader(StorageReader):
         super().__init__()
         self.run = store if isinstance(store, Run) else run_in(store, run, cache)
         self._wanted = None if step is None else checked_step(step)
-        self._opened = _Opened()
+        self._opened = Held[Step]()
         self._metadata = Metadata({})
 
     @property
@@ -89,16 +89,22 @@ class Reader(StorageReader):
     def read_metadata(self) -> Metadata:
         """Opens the step. Raises NoSuchImage, Damaged, WrongImage, StoreUnusable, WrongKey."""
         self.close()
-        step = self._opened.open(Step(self.run, self.step))
+        step = self._open()
         said = from_json(step.record, self.run.image(step.number))
         planner = said.paths if said.paths is not None else pickle.loads(step.read(PLANNER, 0, step.size(PLANNER)))
         return replace(said.metadata, planner_data=planner, storage_data=said.files)
+
+    def _open(self) -> Step:
+        with ExitStack() as begun:
+            step = begun.enter_context(Step(self.run, self.step))
+            self._opened.hold(step, begun.pop_all().close)
+        return step
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         self._metadata = metadata
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return replace(plan, storage_data=self._opened.step.number)
+        return replace(plan, storage_data=self._opened.thing.number)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """Raises WrongImage if ranks have opened different steps: one was saved just then."""
@@ -155,7 +161,7 @@ class Reader(StorageReader):
 
     def _read(self, item: ReadItem, shards: dict[MetadataIndex, tuple[torch.dtype, torch.Size]]) -> Any:
         """Returns the part of a shard that an item wants, or an object's bytes."""
-        step, index = self._opened.step, item.storage_index
+        step, index = self._opened.thing, item.storage_index
         file = self._metadata.storage_data[index]
         if item.type == LoadItemType.BYTE_IO:
             return io.BytesIO(step.read(file, 0, step.size(file)))
@@ -170,27 +176,3 @@ class Reader(StorageReader):
         for dimension in range(1, len(sizes)):
             found = found.narrow(dimension, item.storage_offsets[dimension], item.lengths[dimension])
         return found
-
-
-class _Opened:
-    """The step that a reader has open. It is closed when this is closed or dropped."""
-
-    def __init__(self) -> None:
-        self._step: Step | None = None
-        self._dropped: Any = None
-
-    @property
-    def step(self) -> Step:
-        assert self._step, "DCP has not begun this load"
-        return self._step
-
-    def open(self, step: Step) -> Step:
-        with ExitStack() as begun:
-            self._step = begun.enter_context(step)
-            self._dropped = finalize(self, begun.pop_all().close)
-        return step
-
-    def close(self) -> None:
-        if self._dropped:
-            self._dropped()  # once
-        self._step = self._dropped = None

@@ -16,7 +16,6 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
-from weakref import finalize
 
 import torch
 from msgspec import Struct
@@ -29,6 +28,7 @@ from gcr.checkpoints.run import Run, checked_step, run_in
 from gcr.checkpoints.saving import DEFAULT_CHUNK_BYTES, File, Framework, Saving, Share, write_share
 from gcr.errors import UsageError
 from gcr.imageerrors import RunBusy
+from gcr_torch.held import Held
 from gcr_torch.ids import step_of
 from gcr_torch.record import PLANNER, is_paths, to_json
 from gcr_torch.tensors import host_bytes
@@ -66,7 +66,8 @@ class Writer(StorageWriter):
         self.run = store if isinstance(store, Run) else run_in(store, run, cache)
         self.chunk_bytes, self._is_locked = chunk_bytes, is_locked
         self._step = None if step is None else checked_step(step)
-        self._begun = _Begun()
+        self._world = 1
+        self._begun = Held[Saving]()
 
     @property
     def step(self) -> int:
@@ -93,7 +94,7 @@ class Writer(StorageWriter):
         return {**self.__dict__, "_begun": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _begun=_Begun())
+        self.__dict__.update(state, _begun=Held[Saving]())
 
     # ---- called by DCP, in this order ---------------------------------------------------------------------------
 
@@ -114,7 +115,8 @@ class Writer(StorageWriter):
             raise UsageError("use_collectives=False makes a checkpoint of each rank, and a step is one of all ranks")
         self._begun.close()
         if is_coordinator:
-            self._begun.begin(self._claimed())
+            saving = self._claimed()
+            self._begun.hold(saving, saving.close)
 
     def _claimed(self) -> Saving:
         try:
@@ -134,7 +136,7 @@ class Writer(StorageWriter):
 
         Nothing else may go into a plan: a planner with `enable_plan_caching` keeps plans for later saves.
         """
-        self._begun.world = len(plans)
+        self._world = len(plans)
         return [replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -164,33 +166,11 @@ class Writer(StorageWriter):
         if not is_paths(metadata.planner_data):
             shares.append(self._pickled(metadata.planner_data))
         framework = Framework("torch", {"torch": str(torch.__version__)})
-        self._begun.saving.commit(shares, to_json(metadata, files), self._begun.world, framework)
+        self._begun.thing.commit(shares, to_json(metadata, files), self._world, framework)
 
     def _pickled(self, planner_data: object) -> Share:
         data = pickle.dumps(planner_data)
         return write_share(self.run, self.step, [(PLANNER, memoryview(data))], self.chunk_bytes)
-
-
-class _Begun:
-    """The save that a coordinator has begun. Its locks are released when it is closed or dropped."""
-
-    def __init__(self) -> None:
-        self.world = 1
-        self._saving: Saving | None = None
-        self._dropped: Any = None
-
-    @property
-    def saving(self) -> Saving:
-        assert self._saving, "DCP has not begun this save"
-        return self._saving
-
-    def begin(self, saving: Saving) -> None:
-        self._saving, self._dropped = saving, finalize(self, saving.close)
-
-    def close(self) -> None:
-        if self._dropped:
-            self._dropped()  # once
-        self._saving = self._dropped = None
 
 
 def _key(index: MetadataIndex) -> MetadataIndex:
