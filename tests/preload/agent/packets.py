@@ -1,4 +1,4 @@
-"""Packets of the wire protocol, with `struct` from the text of codes.h and wire.h alone: kinds, codes, records, frames."""
+"""Packets of the wire protocol, with `struct` from the text of codes.h and wire.h alone: kinds, records, frames."""
 
 import array
 import socket
