@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
@@ -108,7 +109,7 @@ class NodeJobs:
         return Moved(bytes=report.bytes, seconds=_phases(report, _WAKE_PHASES))
 
     async def end(self, name: str, job: Found) -> None:
-        await self._call(lambda: _end(job.pid))
+        await self._call(lambda: _end(job))
 
     async def _run(self, model: ModelConfig, port: int) -> None:
         words = ["run", "--detach", "--name", model.name, *self._options, "--", *filled(model.command, port)]
@@ -167,6 +168,7 @@ def _found(model: ModelConfig, row: JobInfo) -> Found:
     return Found(
         pid=row.pid or 0,
         port=port or model.port or 0,
+        start=processes.start_time(row.pid or 0),
         parked=row.state in _PARKED,
         lost=row.state == "lost",
         changing=row.changing or row.state not in (*_PARKED, "running", "lost"),
@@ -210,12 +212,13 @@ def _logs(name: str) -> str:
     return f"gcr logs {name}"
 
 
-def _end(pid: int) -> None:
+def _end(job: Found) -> None:
     for sent in (signal.SIGTERM, signal.SIGKILL):
-        identity = processes.identify(pid)
-        if identity is None:
+        identity = processes.identify(job.pid)
+        if identity is None or identity.start_time != job.start:
             return
-        os.kill(pid, sent)
+        with suppress(ProcessLookupError):
+            os.kill(job.pid, sent)
         end = time.monotonic() + END_S
         while processes.alive(identity) and time.monotonic() < end:
             time.sleep(0.02)

@@ -46,7 +46,7 @@ class View(Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> bool:
-        return self.state in AWAY and (self.pinned or self.candidate.waiting > 0)
+        return self.state in AWAY and (self.pinned or self.busy)  # with requests: it was parked by hand
 
     @property
     def can_leave(self) -> bool:

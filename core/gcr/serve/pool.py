@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between two looks at the jobs
 TICK_S = 0.1  # between two looks at the clock: idle times, pauses after failures
+SETTLED_S = 60.0  # a checkpoint or restore of a gcr serve that was killed has ended by then
 TIGHT_S = 60.0  # what the device refused is remembered for so long; then all of its memory is counted on again
 KEPT_S = 10.0  # a model that could not be parked is left alone for so long
 
@@ -269,10 +270,13 @@ class Pool:
             task.add_done_callback(self._tasks.discard)
 
     async def _buried(self, name: str, job: Found) -> None:
-        """Sees that no process of a job is left, which would keep its name, port and memory."""
+        """Sees that no process of a job is left, which would keep its name, port and memory.
+
+        Connections first: those of a later time belong to the next server.
+        """
+        await self._quiet(name)
         with suppress(GcrError):
             await self._jobs.end(name, job)
-        await self._quiet(name)
 
     async def _ended(self, model: Model) -> None:
         if model.job:
@@ -282,8 +286,12 @@ class Pool:
     # ---- jobs as they are ---------------------------------------------------------------------------------------
 
     async def adopt(self) -> None:
-        """Goes on with jobs of an earlier `gcr serve`. Raises GcrError."""
-        for name, job in (await self._jobs.find()).items():
+        """Goes on with jobs of an earlier `gcr serve`, once no command has its turn at them. Raises GcrError."""
+        found, end = await self._jobs.find(), _now() + SETTLED_S
+        while any(job.changing for job in found.values()) and _now() < end:
+            await asyncio.sleep(TICK_S)
+            found = await self._jobs.find()
+        for name, job in found.items():
             model = self.models[name]
             model.job = job
             if job.parked:

@@ -76,7 +76,6 @@ def run(config: ServeConfig, options: Sequence[str], told: Callable[[str], objec
 
     Raises PortInUse, ModelTaken, BadServeConfig.
     """
-    policies.chosen(config.policy)
     with (
         seat.taken(config.models),
         listening(config.host, config.port) as sock,

@@ -9,10 +9,14 @@ from gcr.serve.config import ModelConfig
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A job that is there. `changing`: a command has its turn at it; `bytes`: of device memory."""
+    """A job that is there. `changing`: a command has its turn at it; `bytes`: of device memory.
+
+    start: of its program, in clock ticks after boot; a pid may be used again
+    """
 
     pid: int
     port: int
+    start: int | None = None
     parked: bool = False
     lost: bool = False
     changing: bool = False

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from msgspec.structs import replace
 
 from gcr.errors import GcrError, NoSuchJob
 from gcr.serve.config import ModelConfig, ServeConfig, load
@@ -25,6 +26,7 @@ class FakeJobs:
     """Jobs whose servers are aiohttp's, in this loop. `raises`: the next call of that name raises these, in turn."""
 
     way: float = 0.0  # seconds that each way takes
+    end_s: float = 0.0  # seconds until an end is seen
     total: int | None = None
     sizes: dict[str, int] = field(default_factory=dict)
     raises: dict[str, list[GcrError]] = field(default_factory=dict)
@@ -66,9 +68,13 @@ class FakeJobs:
         return Moved(bytes=self.sizes.get(name, 0), seconds={"refill": self.way})
 
     async def end(self, name: str, job: Found) -> None:
+        """The one that has just died, or that the pool gives up. A slow end must not touch its successor."""
+        server, gone = self.servers[name], self.jobs.get(name)
         self.done.append(("end", name))
-        self.jobs.pop(name, None)
-        await self.servers[name].close()
+        if gone and gone.pid == job.pid:
+            self.jobs.pop(name)
+            await server.close()
+        await asyncio.sleep(self.end_s)
 
     async def die(self, name: str) -> None:
         """The server ends by itself."""
@@ -86,9 +92,12 @@ class FakeJobs:
         if what in ("park", "wake") and name not in self.jobs:
             raise NoSuchJob(f"no job {name}")
 
-    def _set(self, name: str, parked: bool) -> None:
-        before = self.jobs[name]
-        self.jobs[name] = Found(pid=before.pid, port=before.port, parked=parked, bytes=before.bytes)
+    def _set(self, name: str, **changed: bool) -> None:
+        self.jobs[name] = replace(self.jobs[name], changing=False, **changed)
+
+    def change(self, name: str) -> None:
+        """A command has its turn at the job from here on."""
+        self.jobs[name] = replace(self.jobs[name], changing=True)
 
 
 class FakeServer:
@@ -96,6 +105,7 @@ class FakeServer:
 
     def __init__(self, name: str) -> None:
         self.name, self.parked, self.active, self.left = name, False, 0, 0
+        self.outlives = False  # the next end of the front
         self.hold = asyncio.Event()
         self.hold.set()
         self.heads: list[Mapping[str, str]] = []
@@ -108,7 +118,9 @@ class FakeServer:
         await web.TCPSite(self._runner, "127.0.0.1", port).start()
 
     async def close(self) -> None:
-        if self._runner:
+        if self.outlives:
+            self.outlives = False
+        elif self._runner:
             await self._runner.cleanup()
             self._runner = None
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from serving import FakeJobs, code_of, config_of, front
+from serving import Client, FakeJobs, code_of, config_of, front
 
 from gcr.errors import CannotStart, DriverError, Lost, NoRoom
 
@@ -187,6 +187,22 @@ async def test_a_server_that_dies_is_started_again(tmp_path):
 
 
 @served
+async def test_the_slow_end_of_a_server_leaves_its_successor_alone(tmp_path):
+    jobs = FakeJobs(end_s=0.3)
+    async with front(config_of(tmp_path), jobs) as client:
+        await client.ask("a")
+        await jobs.die("a")
+        await client.until(lambda: client.jobs.ways("end"), "it is noticed")
+        await client.ask("a")
+        jobs.servers["a"].hold.clear()
+        long = asyncio.create_task(client.ask("a"))
+        await client.until(lambda: jobs.servers["a"].active, "the successor is asked")
+        await asyncio.sleep(2 * jobs.end_s)
+        jobs.servers["a"].hold.set()
+        assert (await long)[0] == 200
+
+
+@served
 async def test_a_server_that_dies_while_it_is_parked(tmp_path):
     async with front(config_of(tmp_path, a='idle = "50ms"'), FakeJobs()) as client:
         await client.ask("a")
@@ -237,16 +253,19 @@ async def test_a_model_that_is_lost_is_started_anew(tmp_path):
         assert jobs.ways("start") == ["a", "a"]
 
 
+async def left(client: Client) -> None:
+    """The front ends as by a kill, and its servers go on."""
+    for server in client.jobs.servers.values():
+        server.outlives = True
+
+
 @served
 async def test_jobs_of_an_earlier_serve_are_found(tmp_path):
     config, jobs = config_of(tmp_path), FakeJobs(**TIGHT)
     async with front(config, jobs) as client:
         await client.ask("a")
         await client.ask("b")
-        for server in jobs.servers.values():
-            server.close, server.really_close = _nothing, server.close
-    for server in jobs.servers.values():
-        server.close = server.really_close
+        await left(client)
     jobs.done.clear()
     async with front(config, jobs) as client:
         assert client.state("a") == "parked"
@@ -255,7 +274,37 @@ async def test_jobs_of_an_earlier_serve_are_found(tmp_path):
         assert jobs.ways("start") == []
 
 
-async def _nothing() -> None: ...
+@served
+async def test_a_job_that_is_on_its_way_is_waited_for(tmp_path):
+    """Its server answers health requests while it is suspended: the state alone tells."""
+    config, jobs = config_of(tmp_path), FakeJobs()
+    async with front(config, jobs) as client:
+        await client.ask("a")
+        await left(client)
+    jobs.change("a")
+    parking = asyncio.create_task(parked_later(jobs))
+    async with front(config, jobs) as client:
+        assert client.state("a") == "parked"
+        assert (await client.ask("a"))[0] == 200
+    await parking
+
+
+async def parked_later(jobs: FakeJobs) -> None:
+    await asyncio.sleep(0.3)
+    await jobs.park("a")
+
+
+@served
+async def test_a_model_that_is_parked_by_hand_with_a_request_comes_back_for_it(tmp_path):
+    async with front(config_of(tmp_path), FakeJobs()) as client:
+        await client.ask("a")
+        client.jobs.servers["a"].hold.clear()
+        long = asyncio.create_task(client.ask("a"))
+        await client.until(lambda: client.jobs.servers["a"].active, "it is asked")
+        client.jobs._set("a", parked=True)
+        await client.until(lambda: client.jobs.ways("wake"), "it is woken")
+        client.jobs.servers["a"].hold.set()
+        assert (await long)[0] == 200
 
 
 @served

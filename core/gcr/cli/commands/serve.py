@@ -9,6 +9,7 @@ from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, say, success
 from gcr.errors import LibraryMissing
 from gcr.serve.config import ServeConfig, load
+from gcr.serve.policies import chosen
 
 
 @click.command("serve", epilog=examples("gcr serve gcr.toml", "gcr serve --check gcr.toml"))
@@ -25,6 +26,7 @@ def command(options: Options, file: Path, check: bool, simulate: str | None) -> 
     otherwise. With --json one object is printed once it listens. docs/serve.md has the keys of FILE.
     """
     config = load(file)
+    chosen(config.policy)
     if check:
         _print_checked(options, config)
         return
