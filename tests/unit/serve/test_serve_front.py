@@ -217,6 +217,7 @@ def test_metrics_are_read_by_their_own_parsers(accept, parse, tmp_path):
         assert found["gcr_serve_requests_total", "", "404", None, None] == 1
         assert found["gcr_serve_swaps_total", "a", None, "start", None] == 1
         assert found["gcr_serve_model_state", "a", None, None, "ready"] == 1
+        assert found["gcr_serve_model_state", "a", None, None, "cold"] == 0
         assert found["gcr_serve_model_state", "b", None, None, "cold"] == 1
         assert found["gcr_serve_requests_in_flight", "a", None, None, None] == 0
         assert found["gcr_serve_wait_seconds_count", "a", None, None, None] == 1

@@ -108,11 +108,12 @@ async def test_a_full_queue(tmp_path):
 
 @served
 async def test_a_client_that_leaves_while_it_waits_is_forgotten(tmp_path):
-    async with front(config_of(tmp_path), FakeJobs(way=0.1)) as client:
+    async with front(config_of(tmp_path), FakeJobs(way=0.5)) as client:
         leaving = asyncio.create_task(client.ask("a"))
         await client.until(lambda: client.server.pool.models["a"].queue, "it waits")
         leaving.cancel()
         await client.until(lambda: not client.server.pool.models["a"].queue, "it has left")
+        assert client.state("a") == "starting"
         assert (await client.ask("a"))[0] == 200
         assert client.server.pool.models["a"].active == 0
 
