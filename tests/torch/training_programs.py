@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 from typing import Any
+from warnings import catch_warnings
 
 import torch
 import torch.distributed as dist
@@ -248,10 +249,13 @@ def makes(rank: int, world: int, store: str, arguments: dict[str, Any]) -> str |
 
 
 def stages(rank: int, world: int, store: str, socket: str) -> Any:
-    """Returns the ways of saves where gcr's worker cannot copy, and whether what they saved is right."""
+    """Returns the ways of saves where gcr's worker cannot copy, and whether what they saved is right.
+
+    Nothing may be said to the program meanwhile: a warning is an error.
+    """
     ways, state = [], {"a": torch.arange(9), "b": torch.rand(3, 4)[:, 1:3], "c": 5}
     tensors.is_on_device = lambda _tensor: True
-    with Checkpointer(store) as keeper:
+    with catch_warnings(action="error"), Checkpointer(store) as keeper:
         for step in range(4):
             if step == 1:
                 os.environ.update(GCR_SOCKET=socket, GCR_TOKEN="t")

@@ -8,6 +8,7 @@
     stager.py        AsyncStager: copies a state to host memory
     state.py         modules and optimizers as a state
     together.py      what all ranks agree on
+    by_dcp.py        saves and loads by DCP
     checkpointer.py  Checkpointer, upon all of them
     transformers.py  the callback of Transformers' Trainer, upon Checkpointer
     apart.py         tensors of a nested state apart from the rest of it

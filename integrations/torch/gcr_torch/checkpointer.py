@@ -22,15 +22,13 @@ from typing import Any, Literal, Self
 
 from msgspec import Struct
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, _EmptyStateDictLoadPlanner
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load as load_by_dcp
-from torch.distributed.checkpoint.state_dict_saver import save as save_by_dcp
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from gcr.checkpoints.run import checked_step, doomed, run_in
 from gcr.checkpoints.saving import locked
 from gcr.errors import GcrError, UsageError
 from gcr.imageerrors import NotSaved
+from gcr_torch import by_dcp
 from gcr_torch.aside import AsideStager, Staged, Way
 from gcr_torch.reader import Reader
 from gcr_torch.stager import Stager
@@ -185,13 +183,7 @@ class Checkpointer:
         except Exception as error:
             planner = Failing(error)
         try:
-            save_by_dcp(
-                state,
-                storage_writer=writer,
-                planner=planner,
-                process_group=self._together.saving,
-                no_dist=self._together.is_alone,
-            )
+            by_dcp.save(state, writer, planner, self._together.saving)
         finally:
             writer.close()
 
@@ -252,12 +244,7 @@ class Checkpointer:
         state = adapted(into)
         reader = Reader(self.run, step=step)
         try:
-            load_by_dcp(
-                state,
-                storage_reader=reader,
-                process_group=self._together.saving,
-                no_dist=self._together.is_alone,
-            )
+            by_dcp.load(state, reader, self._together.saving)
         except CheckpointException as error:
             raise cause_of(error)[1] from error
         finally:
@@ -266,16 +253,13 @@ class Checkpointer:
 
     def load_all(self, step: int) -> dict[str, Any]:
         """Returns a state of plain values and tensors, in host memory, by this process alone. Raises as `load`."""
-        state: dict[str, Any] = {}
         reader = Reader(self.run, step=step)
         try:
-            planner = _EmptyStateDictLoadPlanner()  # type: ignore[no-untyped-call]
-            _load_state_dict(state, storage_reader=reader, planner=planner, no_dist=True)
+            return by_dcp.load_all(reader)
         except CheckpointException as error:
             raise cause_of(error)[1] from error
         finally:
             reader.close()
-        return state
 
     # ---- the run ------------------------------------------------------------------------------------------------
 
