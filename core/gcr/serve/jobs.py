@@ -75,7 +75,7 @@ class NodeJobs:
                 await self._run(model, port)
             except NameTaken:  # one that is ending, or that was started just before this gcr serve
                 found = (await self.find()).get(model.name)
-                if found and processes.identify(found.pid):
+                if found and _lives(found):
                     return found
                 if time.monotonic() > end:
                     raise
@@ -91,7 +91,7 @@ class NodeJobs:
         end = time.monotonic() + model.start
         async with aiohttp.ClientSession(timeout=limit, connector=aiohttp.TCPConnector(force_close=True)) as session:
             while not await _answers(session, url):
-                if not processes.identify(job.pid):
+                if not _lives(job):
                     raise await self._call(lambda: _ended_early(model.name))
                 if time.monotonic() > end:
                     raise NeverHealthy(
@@ -210,6 +210,12 @@ def _last_pid(name: str) -> int | None:
 
 def _logs(name: str) -> str:
     return f"gcr logs {name}"
+
+
+def _lives(job: Found) -> bool:
+    """Returns whether its program runs. A zombie, which still has its name and its pid, does not."""
+    identity = processes.identify(job.pid)
+    return identity is not None and identity.start_time == job.start and processes.alive(identity)
 
 
 def _end(job: Found) -> None:
