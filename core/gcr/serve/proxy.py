@@ -18,6 +18,7 @@ from gcr.serve.refusals import Refusal
 
 SMALL = 1 << 16  # an answer of a known length up to this is passed on in one piece
 CONNECT_S = 5.0
+UNUSED_S = 2.0  # a connection is kept so long: less than servers keep theirs, for a request that meets its end fails
 
 _HOP_BY_HOP = (
     "connection",
@@ -99,7 +100,7 @@ class Proxy:
             session = self._sessions[model] = aiohttp.ClientSession(
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=UNUSED_S),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
                 max_line_size=1 << 16,
