@@ -177,6 +177,7 @@ def test_a_server_that_is_killed_is_started_again(served: Served) -> None:
     assert served.wrong == []
     status, text = served.post("embed", die=True)
     assert (status, json.loads(text)["error"]["code"]) == (502, "upstream_gone")
+    until(lambda: served.models()["embed"] == "cold", 10, "it is noticed")  # one that is ending still takes connections
     served.ask("embed", "again")
     assert served.wrong == []
 

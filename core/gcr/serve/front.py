@@ -125,6 +125,10 @@ class Front:
                 self._pool.suspect(model)
                 if asyncio.get_running_loop().time() > deadline:
                     raise Refusal(refusals.DEADLINE, f"the server of {model} is not reached: {error}") from error
+            except Refusal as refusal:
+                if refusal.kind is refusals.UPSTREAM_GONE:  # it may be ending
+                    self._pool.suspect(model)
+                raise
             finally:
                 self._pool.release(model)
             await asyncio.sleep(AGAIN_S)

@@ -75,7 +75,7 @@ class Pool:
             self.step()
 
     def suspect(self, name: str) -> None:
-        """Has the jobs looked at now: the server of this one did not answer a connection."""
+        """Has the jobs looked at now: the server of this one did not answer a connection, or closed it."""
         self._look.set()
 
     async def _turn(self, model: Model, now: float, deadline: float) -> None:
