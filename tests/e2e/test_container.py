@@ -73,7 +73,7 @@ def test_a_job_comes_back_with_its_container_as_it_was_generation_after_generati
         leave(machine, image)
         assert len(marks(machine)) == 2  # the program's and the supervisor's
         job.checkpoint(image)
-        until(lambda: ended(machine) == [("llm", "stopped")] or None, 10.0, "the daemon sees that the job has ended")
+        until(lambda: ended(machine) == [("llm", "stopped")] or None, 30.0, "the daemon sees that the job has ended")
         assert (machine.job("llm"), marks(machine)) == (None, [])
         if image == "two":
             machine.gcr("daemon", "stop")  # the next one never knew the job
@@ -200,7 +200,7 @@ def test_what_cannot_be_restored_yet_is_refused_and_nothing_is_lost(machine: Mac
     job.checkpoint("two")
     job.restore("two")
     assert refused(machine, "restore", "--image", "one") == (3, "wrong_image")
-    until(lambda: machine.job("llm"), 10.0, "its agents have come")
+    until(lambda: machine.job("llm"), 30.0, "its agents have come")
     assert machine.ask("restore", "llm").body["error"]["code"] == "wrong_image"  # it must be named
     back(machine, "two")
     assert job.ask() == changed
@@ -234,7 +234,7 @@ def test_a_job_of_two_processes_comes_back_when_both_are_there(machine: Machine)
         with (machine.folder / "more").open("w") as other:
             other.write("alloc 2 4194304\n?\n")
         said = machine.folder / "other"
-        until(lambda: len(said.read_text().splitlines()) == 3 or None, 10.0, "the other one answers")
+        until(lambda: len(said.read_text().splitlines()) == 3 or None, 30.0, "the other one answers")
         before, theirs = job.ask(), said.read_text().splitlines()[-1]
         machine.targets("llm", 2)
         leave(machine, "one")
@@ -245,7 +245,7 @@ def test_a_job_of_two_processes_comes_back_when_both_are_there(machine: Machine)
         assert job.ask() == before
         with (machine.folder / "more").open("w") as other:
             other.write("?\n")
-        until(lambda: len(said.read_text().splitlines()) == 4 or None, 10.0, "the other one answers")
+        until(lambda: len(said.read_text().splitlines()) == 4 or None, 30.0, "the other one answers")
         assert said.read_text().splitlines()[-1] == theirs
     finally:
         job.close()

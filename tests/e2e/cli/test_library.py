@@ -187,7 +187,7 @@ def test_the_program_of_the_documents_runs(home: Path) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     env = {**os.environ, "XDG_DATA_HOME": str(home / "data")}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=DEADLINE * 2
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=DEADLINE * 3
     )
     assert (done.returncode, done.stderr) == (0, "")
     first, *rest = done.stdout.splitlines()
