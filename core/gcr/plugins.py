@@ -58,19 +58,19 @@ class Plugins(Struct):
 
 def load_plugins() -> Plugins:
     """Load every plugin. Never raises for one of them."""
-    return _loaded(_candidates())
+    return _loaded(candidates())
 
 
 def load_backend(name: str) -> Backend:
     """The backend of that name, without the other plugins if one plugin has that name. Raises BackendMissing."""
-    candidates = _candidates()
-    alone = _loaded([each for each in candidates if each[0] == name])
-    return alone.backend(name) if name in alone.found else _loaded(candidates).backend(name)
+    known = candidates()
+    alone = _loaded([each for each in known if each[0] == name])
+    return alone.backend(name) if name in alone.found else _loaded(known).backend(name)
 
 
-def _loaded(candidates: Sequence[Candidate]) -> Plugins:
+def _loaded(known: Sequence[Candidate]) -> Plugins:
     plugins = Plugins()
-    for name, origin, load in candidates:
+    for name, origin, load in known:
         try:
             _add(plugins, load(), origin)
         except Exception as error:  # a third party's module may raise anything
@@ -91,7 +91,7 @@ def asked(name: str, question: Callable[[], Answer]) -> Answer:
         raise BackendMissing(told, hint="report this to its author") from error
 
 
-def _candidates() -> Sequence[Candidate]:
+def candidates() -> Sequence[Candidate]:
     """Name, origin and loader of each, those of the environment last; a module is taken once."""
     entries = sorted(entry_points(hookspecs.PROJECT), key=lambda entry: (entry.name, entry.value))
     found = {entry.value: (entry.name, _origin(entry), entry.load) for entry in entries}
@@ -101,13 +101,17 @@ def _candidates() -> Sequence[Candidate]:
     return list(found.values())
 
 
-def _add(plugins: Plugins, module: object, origin: str) -> None:
-    """Register one plugin alone, so that what is wrong with it is known to be its fault."""
+def registered(module: object) -> pluggy.PluginManager:
+    """Registers one plugin alone, so that what is wrong with it is known to be its fault. Raises what it raises."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     manager.register(module)
     manager.check_pending()
-    offered = [backend for answer in manager.hook.gcr_backends() for backend in answer]
+    return manager
+
+
+def _add(plugins: Plugins, module: object, origin: str) -> None:
+    offered = [backend for answer in registered(module).hook.gcr_backends() for backend in answer]
     for backend in offered:
         _check_interface(backend)
     fresh = {backend.name: FoundBackend(backend, origin) for backend in offered}

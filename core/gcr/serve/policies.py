@@ -3,10 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-import pluggy
-
-from gcr import hookspecs
-from gcr.entrypoints import entry_points
+from gcr import plugins
 from gcr.names import meant
 from gcr.policy import Candidate, Policy
 from gcr.serveerrors import BadServeConfig
@@ -81,13 +78,10 @@ def chosen(name: str) -> Policy:
 def _of_plugins() -> Mapping[str, Policy]:
     """Each plugin in its own `try`: a broken one harms no other."""
     found: dict[str, Policy] = {}
-    for entry in entry_points(hookspecs.PROJECT):
+    for name, origin, load in plugins.candidates():
         try:
-            manager = pluggy.PluginManager(hookspecs.PROJECT)
-            manager.add_hookspecs(hookspecs)
-            manager.register(entry.load())
-            for policy in (each for answer in manager.hook.gcr_policies() for each in answer):
+            for policy in (each for answer in plugins.registered(load()).hook.gcr_policies() for each in answer):
                 found.setdefault(policy.name, policy)
         except Exception:  # a third party's module may raise anything
-            log.warning("plugin %s is broken", entry.name, exc_info=True)
+            log.warning("plugin %s (%s) is broken", name, origin, exc_info=True)
     return found

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcr.policy import Candidate
+from gcr.serve import policies
 from gcr.serve.plan import Plan, View, plan
 from gcr.serve.policies import BUILT_IN, Cost, Lru, Priority
 from gcr.serve.states import AWAY, HOLDS_ROOM, State
+from gcr.serveerrors import BadServeConfig
 
 GIB = 1 << 30
 NOW = 100.0
@@ -317,3 +319,28 @@ def test_on_a_day_lru_and_cost_swap_less_than_the_worst_choice():
 def test_on_a_day_a_high_priority_waits_less_than_by_lru():
     wait = [sum(a_day(policy, priorities={"rare": 9}).waits["rare"]) for policy in (Lru(), Priority())]
     assert wait[1] < 0.5 * wait[0]
+
+
+BRINGS = """
+from gcr.hookspecs import hookimpl
+
+class Newest:
+    name = "newest"
+    def leaves(self, candidates, demand, now): return [each.name for each in reversed(candidates)]
+    def comes(self, waiting, now): return [each.name for each in waiting]
+
+@hookimpl
+def gcr_policies():
+    return [Newest()]
+"""
+
+
+def test_a_plugin_brings_a_policy_and_a_broken_one_harms_none(tmp_path, monkeypatch):
+    (tmp_path / "brings_a_policy.py").write_text(BRINGS)
+    (tmp_path / "breaks.py").write_text("raise OSError")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("GCR_PLUGINS", "breaks,brings_a_policy")
+    found = policies.chosen("newest")
+    assert found.leaves([Candidate(name="a"), Candidate(name="b")], Candidate(name="c"), 0.0) == ["b", "a"]
+    with pytest.raises(BadServeConfig, match="newest"):
+        policies.chosen("newst")
