@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from gcr.library.calls import attach, images, jobs, restore, run, swap
     from gcr.library.job import Job
     from gcr.losterrors import NotLost, ProcessLost
-    from gcr.serveerrors import BadServeConfig, ModelTaken, PortInUse
+    from gcr.serveerrors import BadServeConfig, ModelTaken, NeverHealthy, PortInUse
 
 __all__ = [
     "AddressTaken",
@@ -124,6 +124,7 @@ __all__ = [
     "ModelTaken",
     "MoveRefused",
     "NameTaken",
+    "NeverHealthy",
     "NoContext",
     "NoDescriptors",
     "NoHome",

@@ -1,4 +1,4 @@
-"""Errors of `gcr serve` before it serves. What it answers to a request is in gcr.serve.refusals."""
+"""Errors of `gcr serve`, of its file, its address and its jobs. Its answers to requests are in gcr.serve.refusals."""
 
 from gcr.errors import Refused, UsageError
 
@@ -25,3 +25,11 @@ class ModelTaken(Refused):
     """
 
     code = "model_taken"
+
+
+class NeverHealthy(Refused):
+    """A server of `gcr serve` ended before it answered its health request, or did not answer it in time: `gcr logs`
+    shows what it printed.
+    """
+
+    code = "never_healthy"

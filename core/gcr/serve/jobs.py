@@ -22,7 +22,7 @@ import aiohttp
 from gcr import processes
 from gcr.api.listings import DeviceList, JobInfo
 from gcr.api.requests import DevicesRequest
-from gcr.errors import DaemonUnavailable, EndUnknown, GcrError, NameTaken, NotAllKnown, Refused
+from gcr.errors import DaemonUnavailable, GcrError, NameTaken, NotAllKnown
 from gcr.library import calls
 from gcr.library.job import Job
 from gcr.protocol.jsonbody import error_from_json
@@ -30,7 +30,7 @@ from gcr.rendezvous.client import Client
 from gcr.serve.config import ModelConfig, environment_of, filled, port_in
 from gcr.serve.ports import LOOPBACK
 from gcr.serve.upstream import Found, Moved
-from gcr.serveerrors import ModelTaken
+from gcr.serveerrors import ModelTaken, NeverHealthy
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,14 +43,6 @@ END_S = 10.0  # between SIGTERM and SIGKILL
 _PARKED = frozenset({"suspended", "data_suspended"})
 _PARK_PHASES = ("stop_s", "drain_s", "control_s", "vram_free_s")
 _WAKE_PHASES = ("refill_s", "control_s", "total_s")
-
-
-class NeverHealthy(Refused):
-    """A server of `gcr serve` ended before it answered its health request, or did not answer it in time: `gcr logs`
-    shows what it printed.
-    """
-
-    code = "never_healthy"
 
 
 class NodeJobs:
@@ -194,7 +186,7 @@ def _ended_early(name: str) -> GcrError:
     """Returns the error of a job that is no longer there, with its exit code where that is known."""
     try:
         code: int | None = Job(name, _last_pid(name)).wait(1.0)
-    except (EndUnknown, GcrError):
+    except GcrError:
         code = None
     how = "with an exit code that is not known" if code is None else f"with code {code}"
     forked = ", or went to the background" if code == 0 else ""
