@@ -122,12 +122,12 @@ class Front:
             try:
                 return await self._proxy.forward(request, model, job.port, path, body)
             except NotReached as error:
-                self._pool.suspect(model)
+                self._pool.suspect()
                 if asyncio.get_running_loop().time() > deadline:
                     raise Refusal(refusals.DEADLINE, f"the server of {model} is not reached: {error}") from error
             except Refusal as refusal:
                 if refusal.kind is refusals.UPSTREAM_GONE:  # it may be ending
-                    self._pool.suspect(model)
+                    self._pool.suspect()
                 raise
             finally:
                 self._pool.release(model)

@@ -15,6 +15,7 @@ from gcr.serve.upstream import Found
 
 SHORT_LIFE_S = 10.0  # a server that dies sooner after its start counts as one that does not start
 LONGEST_PAUSE_S = 60.0
+MOST_DOUBLINGS = 7  # beyond the longest pause
 
 
 class Waiter(Struct, eq=False):
@@ -54,6 +55,7 @@ class Model:
         self.draining = False
         self.queue: deque[Waiter] = deque()
         self.track = Track()
+        self.work: asyncio.Task[None] | None = None  # the last that changed its state
         self._told = told
 
     @property
@@ -88,7 +90,7 @@ class Model:
         """Notes a failure; the pause before the next attempt doubles with each."""
         self.track.failures += 1
         self.track.why = why
-        self.track.begins = now + min(LONGEST_PAUSE_S, 0.5 * 2**self.track.failures)
+        self.track.begins = now + min(LONGEST_PAUSE_S, 0.5 * 2 ** min(self.track.failures, MOST_DOUBLINGS))
 
     def died(self, now: float, why: str) -> None:
         """Notes a death. Only one soon after the last way to the device delays the next start."""

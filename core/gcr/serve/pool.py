@@ -74,8 +74,8 @@ class Pool:
         if model.active == 0 and any(each.queue for each in self.models.values()):
             self.step()
 
-    def suspect(self, name: str) -> None:
-        """Has the jobs looked at now: the server of this one did not answer a connection, or closed it."""
+    def suspect(self) -> None:
+        """Has the jobs looked at now: a server did not answer a connection, or closed it."""
         self._look.set()
 
     async def _turn(self, model: Model, now: float, deadline: float) -> None:
@@ -132,9 +132,16 @@ class Pool:
                 while any(model.active for model in self.models.values()):
                     await asyncio.sleep(0.02)
         while self._tasks:  # a job is not left between two states
-            await asyncio.wait(self._tasks)
+            self._give_up_starting()
+            await asyncio.wait(self._tasks, timeout=TICK_S)
         if self._config.on_stop == END:
             await asyncio.gather(*(self._ended(model) for model in self.models.values()))
+
+    def _give_up_starting(self) -> None:
+        """Waits for no server to become healthy: its job is there, and the next `gcr serve` finds it."""
+        for model in self.models.values():
+            if model.state is State.STARTING and model.job and model.work:
+                model.work.cancel()
 
     def step(self) -> None:
         """Does what is to be done now. Every change of a state, and every new request for a model that is away, ends
@@ -178,7 +185,7 @@ class Pool:
 
     def _begin(self, model: Model, event: Event, work: Callable[[Model], Coroutine[Any, Any, None]]) -> None:
         model.move(event)
-        task = asyncio.create_task(self._worked(model, work))
+        task = model.work = asyncio.create_task(self._worked(model, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -6,6 +6,7 @@ import pytest
 from serving import Client, FakeJobs, code_of, config_of, front
 
 from gcr.errors import CannotStart, DriverError, Lost, NoRoom
+from gcr.serve.model import Model
 
 TIGHT = {"total": 10, "sizes": {"a": 6, "b": 6}}  # one fits
 
@@ -336,3 +337,33 @@ def test_its_end_lets_requests_finish_and_leaves_or_ends_the_jobs(on_stop, ended
             assert jobs.ways("end") == ended
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+class NeverReady(FakeJobs):
+    """Jobs that start, and whose servers never become healthy."""
+
+    async def healthy(self, model, job) -> None:
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(("on_stop", "ended"), [("leave", []), ("end", ["a"])])
+def test_its_end_does_not_wait_for_a_server_to_become_healthy(on_stop, ended, tmp_path):
+    async def run() -> None:
+        jobs = NeverReady()
+        async with front(config_of(tmp_path, serve=f'on_stop = "{on_stop}"'), jobs) as client:
+            asked = asyncio.create_task(client.ask("a"))
+            await client.until(lambda: jobs.servers, "it is started")
+            await client.server.pool.close()
+            assert code_of(await asked) == (503, "shutting_down")
+            assert jobs.ways("end") == ended
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_the_pause_after_a_failure_doubles_up_to_a_minute_however_many_there_are(tmp_path):
+    model = Model(config_of(tmp_path).models["a"], lambda *_: None)
+    pauses = []
+    for _ in range(2000):
+        model.failed(100.0, "it does not start")
+        pauses.append(model.track.begins - 100.0)
+    assert (pauses[:4], {*pauses[6:]}) == ([1, 2, 4, 8], {60})
