@@ -23,7 +23,7 @@ from gcr.native import sim_dir
 from gcr.rendezvous.client import Client
 
 THREADS = 3
-MEDIAN_CYCLE = 0.150  # seconds; 0.04 s on an idle machine of two cores, of which the program itself keeps one busy
+MEDIAN_CYCLE = 0.150  # seconds; 0.04 s on one idle machine of two cores, 0.10 to 0.124 s on another
 SLOWEST_CYCLE = 1.0  # seconds that a machine full of other work is given
 WARM = 20  # cycles before growth is looked at
 

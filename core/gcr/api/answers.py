@@ -89,10 +89,12 @@ class Recovered(Answer, frozen=True, kw_only=True):
 
 
 class SpansSaved(Answer, frozen=True, kw_only=True):
-    """The answer of `save_spans`. Its descriptors are of host memory, whose sizes these are, in order.
+    """The answer of `save_spans`. It comes with descriptors of segments of host memory, which hold the spans.
 
-    The spans lie there back to back, from the first byte on. No process writes there while a descriptor is open.
+    The spans lie back to back, from the first byte of the first segment on. No process writes to a segment while its
+    descriptor is open.
 
+    sizes: bytes of each segment, in the order of the descriptors
     prepared_s, safe_s, drained_s: seconds from the request until the process's memory was exported, until the spans
     were copied aside, and until they were on the host
     """

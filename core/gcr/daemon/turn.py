@@ -20,9 +20,9 @@ class Turn(Struct):
     recovery_due: bool = False  # a stranded process has come that the recovery under way may not have seen
     _changing: bool = False
     _reading: int = 0  # commands that have left the turn and read their copies
-    _copying: set[int] = field(default_factory=set)  # processes whose saves use their agents
-    _draining: int = 0  # saves whose copies are read
-    _awaiting: int = 0  # commands that wait for saves
+    _copying: set[int] = field(default_factory=set)  # pids of processes that are being copied aside
+    _draining: int = 0  # saves that read their copies to the host
+    _awaiting: int = 0  # commands that wait for the end of saves
     _lock: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:

@@ -208,7 +208,7 @@ class SimulatedMachine:
         return int(self.gcr("daemon", "start").body["pid"])
 
     def children(self, module: str) -> list[int]:
-        """Living processes of this machine that run a module of gcr's, in the order in which they began."""
+        """Returns the pids of this machine's living processes that run the module, the oldest process first."""
         found = [pid for pid in _processes(self) if module.encode() in _read(pid, "cmdline")]
         # Not in the order of pids, which are used again: the newest need not be the last.
         return sorted(found, key=lambda pid: start_time(pid) or 0)

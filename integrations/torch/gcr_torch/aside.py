@@ -40,7 +40,7 @@ class Staged(Struct, frozen=True):
 
 
 class Dense(Struct, frozen=True):
-    """A tensor whose elements are one run of bytes. `order`: its dimensions as they lie there."""
+    """A tensor without gaps between its elements. `order`: its dimensions, the one with the largest stride first."""
 
     tensor: torch.Tensor
     order: Sequence[int]

@@ -1,4 +1,4 @@
-"""CheckpointIO of the package `lightning`, upon a store of gcr's.
+"""The CheckpointIO for the package `lightning`. It keeps checkpoints in a store of gcr's.
 
 Trainer(plugins=[GcrCheckpointIO("/data/run")], callbacks=[ModelCheckpoint(save_top_k=3)])
 """

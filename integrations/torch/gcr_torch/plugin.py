@@ -153,7 +153,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 class Plugin:
-    """The methods of CheckpointIO, before those of TorchCheckpointIO, which take files that are none of gcr's.
+    """The methods of CheckpointIO. They pass files that gcr did not write to TorchCheckpointIO, the next base class.
 
     store, settings: as of Checkpointer. Lightning saves in the first process alone, and loads in each.
     """
@@ -178,7 +178,7 @@ class Plugin:
         self.files().save(checkpoint, _local(path))
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
-        """Loads a checkpoint of gcr's, and a file of `torch.save` as ever. Raises as `Files.load`."""
+        """Loads the step that is named at the path, or a file of `torch.save`. Raises as `Files.load`."""
         if "://" in str(path) or not self.files().has(_local(path)):
             found: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only)  # type: ignore[misc]
             return found
@@ -186,7 +186,7 @@ class Plugin:
         return loaded
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Removes a checkpoint of gcr's, in its turn, and a file of `torch.save` as ever."""
+        """Removes the step that is named at the path after all saves before, or at once a file of `torch.save`."""
         place = _local(path)
         if place.is_dir() or (place.exists() and _said(place) is None):
             super().remove_checkpoint(path)  # type: ignore[misc]

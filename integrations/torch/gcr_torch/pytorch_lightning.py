@@ -1,4 +1,4 @@
-"""CheckpointIO of the package `pytorch_lightning`, upon a store of gcr's.
+"""The CheckpointIO for the package `pytorch_lightning`. It keeps checkpoints in a store of gcr's.
 
 Trainer(plugins=[GcrCheckpointIO("/data/run")], callbacks=[ModelCheckpoint(save_top_k=3)])
 """

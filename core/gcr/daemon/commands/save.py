@@ -1,7 +1,8 @@
 """`save_spans`: a training program saves device memory of its own, by its own request, and runs on.
 
-The process that asks is the process whose memory it is, by the kernel's word: no request names another. Before the copy
-aside is made (`safe`) a failure costs nothing: the program still has its bytes. Afterwards it costs the save.
+The kernel tells the daemon which process asks, and the daemon saves memory of that process alone: a request cannot
+name another. A failure before the copy aside is made (`safe`) costs nothing: the program still has its bytes. A later
+failure costs the save.
 """
 
 import logging
@@ -40,7 +41,7 @@ LOOK_S = 0.1  # between looks whether a program that is waited for has left
 
 
 class Program(Struct, frozen=True):
-    """The program that asks: its process, by the kernel's word, and its own word that the copy may be made."""
+    """The program that asks. `identity`: its process, as the kernel gives it; `now`: set when the copy may be made."""
 
     identity: ProcessIdentity | None
     now: Event
@@ -136,4 +137,4 @@ def _drained(node: Coordinator, target: Target, done: aside.Aside, course: Cours
 
 
 def _untold(_done: Done) -> None:
-    """The program that saves wants no figures of its copy."""
+    """Tells no progress: the program that saves does not ask for it."""
