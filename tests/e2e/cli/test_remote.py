@@ -324,7 +324,7 @@ def test_a_server_that_never_answers_delays_no_other_command(gcr: Gcr, store: St
         assert refused(gcr, command, "warm", URL, "--timeout", "1", **nobody) == (4, "deadline_passed")
         silent.accept()[0].close()
         ran = subprocess.Popen(gcr_command((command, "warm", URL, "--json")), env=os.environ | nobody)
-        silent.accept()[0].close()
-        ran.send_signal(signal.SIGINT)
-        assert ran.wait(DEADLINE) == 130
+        with silent.accept()[0]:
+            ran.send_signal(signal.SIGINT)
+            assert ran.wait(DEADLINE) == 130
         assert time.monotonic() - began < DEADLINE / 2
