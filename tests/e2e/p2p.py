@@ -3,7 +3,6 @@
 What must come of each line follows from the model (p2p_model.py), which knows nothing of gcr, and is compared at once.
 """
 
-import os
 import sys
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from growth import leads_to
 from machine import VICTIMS, Answer, Machine, Victim
 
 from gcr.native import sim_dir
@@ -156,8 +156,8 @@ def pids(machine: Machine) -> dict[int, int]:
 
 
 def descriptors(pid: int) -> Counter[str]:
-    folder = Path(f"/proc/{pid}/fd")
-    return Counter(os.readlink(each).partition(":[")[0] for each in folder.iterdir())  # noqa: PTH115
+    links = [leads_to(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    return Counter(link.partition(":[")[0] for link in links if link)
 
 
 def driver_does(machine: Machine, *rules: str) -> None:

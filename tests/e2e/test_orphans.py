@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from growth import leads_to
 from little_room import MOST, room, words
 from machine import Machine, Victim, kill, until
 from refusals import refused
@@ -46,15 +47,8 @@ def ends_clean(machine: Machine, job: Victim) -> None:
 def segments(machine: Machine, job: Victim) -> int:
     """Returns the number of descriptors of host memory that the daemon and the supervisor have."""
     folders = [Path(f"/proc/{pid}/fd") for pid in (job.supervisor.pid, *machine.children("gcr.daemon"))]
-    return sum(is_segment(each) for folder in folders for each in folder.iterdir())
-
-
-def is_segment(entry: Path) -> bool:
-    """Tells whether a descriptor of a process, which may close it meanwhile, is of host memory."""
-    try:
-        return str(entry.readlink()).startswith("/memfd:gcr-arena")
-    except FileNotFoundError:
-        return False
+    links = [leads_to(each) for folder in folders for each in folder.iterdir()]
+    return sum(link.startswith("/memfd:gcr-arena") for link in links)
 
 
 OWNERS = pytest.mark.parametrize("dead", [(0,), (1,), (0, 1)], ids=["one", "another", "two"])

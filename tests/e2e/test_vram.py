@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from growth import leads_to
 from machine import Machine, bytes_short, until
 from worlds import AMD, AMD_QUIRKS, ASCEND, NVIDIA, at, everywhere
 
@@ -119,7 +120,7 @@ def test_memory_that_is_still_held_is_said_to_be_in_use(machine: Machine) -> Non
 
 def device_memory(pid: int) -> list[int]:
     """Descriptors of a process that are memory of a simulated device."""
-    links = {int(link.name): link.readlink() for link in Path(f"/proc/{pid}/fd").iterdir()}
+    links = {int(link.name): Path(leads_to(link)) for link in Path(f"/proc/{pid}/fd").iterdir()}
     return [fd for fd, where in links.items() if where.parent.name == "physical"]
 
 
