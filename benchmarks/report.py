@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import report_images
+import report_saves
 import report_sharing
 import report_whole
 from overhead import ENOUGH, Arm, estimates, pieces
@@ -223,6 +224,7 @@ _SECTIONS: Sequence[Callable[[Pieces], Iterator[Line]]] = (
     _low_vram,
     _overhead,
     report_images.lines,
+    report_saves.lines,
     report_whole.lines,
     report_sharing.lines,
 )

@@ -133,7 +133,7 @@ def took() -> Iterator[dict[str, Any]]:
     found["call_s"] = time.perf_counter() - began
 
 
-def _read(asked: SimpleQueue[str | None]) -> None:
+def read(asked: SimpleQueue[str | None]) -> None:
     for line in sys.stdin:
         asked.put(line)
     asked.put(None)
@@ -150,7 +150,7 @@ def main() -> None:
     plain = options.plain
     loop = Loop(Plain(total, options.trained) if plain else Torch(total, options.trained, options.device))
     asked: SimpleQueue[str | None] = SimpleQueue()
-    Thread(target=_read, args=(asked,), daemon=True).start()
+    Thread(target=read, args=(asked,), daemon=True).start()
     loop.step()
     loop.watch()
     say("ready")

@@ -20,6 +20,7 @@ import later  # noqa: E402
 import link  # noqa: E402
 import overhead  # noqa: E402
 import report  # noqa: E402
+import saves  # noqa: E402
 import standstill  # noqa: E402
 import swaps  # noqa: E402
 import testbed  # noqa: E402
@@ -65,6 +66,9 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         "image-growing": lambda: images.growing(images.program(gib)),
         "image-training": lambda: images.training([sys.executable, str(HERE / "train_step.py"), "busy", str(gib)]),
         "image-standstill": lambda: standstill.measure(gib),
+        "saves": lambda: saves.blocked(gib),
+        "saves-every": saves.every,
+        "saves-trained": lambda: saves.trained(gib),
         "whole-8": lambda: whole.measure(images.program(8)),
         "whole-32": lambda: whole.measure(images.program(32)),
         "criu-8": lambda: whole.by_criu({"context": images.program(whole.CONTEXT_GIB), "8 GiB": images.program(8)}),

@@ -21,6 +21,7 @@
 # of its own), later calls say how long is left, then bring the result. `soak` likewise: one training job, 1,000 swaps.
 # `whole-8`, `whole-32`, `whole-two` and `criu-8` need GCR_CRIU, a CRIU that works there (tools/fetch_criu.py brings one); `criu-8` also
 # GCR_BENCHMARK_CRIU, a folder with CRIU's cuda_plugin.so of the same version and NVIDIA's cuda-checkpoint.
+# `saves`, `saves-every`, `saves-trained`: saves of a training's tensors by gcr.torch, beside torch.save and DCP.
 # `endings`: 300 programs that end, each in one of twelve ways at a random instant of a swap; a later call goes on.
 set -euo pipefail
 
@@ -30,7 +31,7 @@ build=${GCR_DEVICE_BUILD:-$root/build/device}
 site=$build/site
 
 if [ $# -lt 2 ]; then
-  sed -n '2,24s/^# \{0,1\}//p' "$0"
+  sed -n '2,25s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 mkdir -p "$1" "$site"
@@ -58,7 +59,7 @@ build_native || { tail -40 "$build/cmake.log"; exit 1; }
 
 private=$(mktemp -d)
 chmod 700 "$private"
-export PYTHONPATH="$root/core:$root/backends/nvidia:$root/benchmarks:$site${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$root/core:$root/integrations/torch:$root/backends/nvidia:$root/benchmarks:$site${PYTHONPATH:+:$PYTHONPATH}"
 export GCR_PLUGINS=gcr_nvidia GCR_NATIVE_DIR="$build/native" PYTHONDONTWRITEBYTECODE=1
 export XDG_RUNTIME_DIR="$private" XDG_STATE_HOME="$private/state" XDG_DATA_HOME="$private/data"
 finish() {

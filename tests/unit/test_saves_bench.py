@@ -1,0 +1,57 @@
+"""The benchmark of training saves, rehearsed on the processor: its numbers are no results."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import images
+import report_saves
+import saves
+
+SAVE: dict[str, Any] = {
+    "way": "copy",
+    "why": "",
+    "call_s": 0.020,
+    "done_s": 8.0,
+    "step_s": 0.1005,
+    "step_p99_s": 0.102,
+    "undisturbed_s": 0.1,
+    "grown_bytes": {"VmLck": 0, "VmPin": 0, "RssAnon": 9},
+}
+LOADS = {"warm_s": 2.0, "cold_s": 4.0, "plain_read_bytes_per_s": 1e9, "bytes": 2_000_000_000, "bytes_right": True}
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_a_save_and_its_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saves, "UNDISTURBED_SECONDS", 0.2)
+    monkeypatch.setattr(saves, "PROBE", 1 << 20)
+    monkeypatch.setattr(images, "drop_caches", lambda: None)
+    monkeypatch.setenv("GCR_BENCHMARK_STORE", str(tmp_path))
+    *_, found = saves.blocked(1 / 32, "--device", "cpu", ways=("staged",))
+    rows = found["staged"]["saves"]
+    assert [row["step"] for row in rows] == [1, 2] and all("gcr run" in row["why"] for row in rows)
+    assert all(0 < row["blocked_s"] <= row["call_s"] and 0 < row["step_s"] <= row["step_p99_s"] for row in rows)
+    assert found["staged"]["loads"]["bytes_right"] and found["staged"]["loads"]["bytes"] >= 1 << 25
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("changed", "unmet"),
+    [
+        ({}, {"load to the device, cold_s, of a plain reader's rate"}),
+        ({"way": "staged"}, {"saves by copy that were staged instead"}),
+        ({"call_s": 0.2}, {"a save by copy blocks", "… to the best of DCP"}),
+        ({"step_s": 0.2}, {"steps while a save drains, slower by (step_s)"}),
+        ({"grown_bytes": {"VmLck": 1, "VmPin": 0}}, {"host memory that the trainer pins for it"}),
+    ],
+)
+def test_the_report_judges_saves(changed: dict[str, Any], unmet: set[str]) -> None:
+    always = "load to the device, cold_s, of a plain reader's rate"
+    found = {"copy": {"saves": [SAVE | changed], "loads": LOADS}, "async_save": {"saves": [SAVE | {"call_s": 0.5}]}}
+    told = {line[0] for line in report_saves.lines({"saves": found}) if line[3] == "NO"}
+    assert told == unmet | {always}
