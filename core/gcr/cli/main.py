@@ -23,6 +23,7 @@ from gcr.version import __version__
 
 SUBCOMMANDS = (
     "run",
+    "hold",
     "ps",
     "logs",
     "wait",

@@ -5,7 +5,6 @@ logger is `gcr`.
 """
 
 import contextlib
-import json
 import logging
 import os
 import select
@@ -23,6 +22,7 @@ from gcr.api.reports import SwapReport
 from gcr.api.requests import SwapRequest
 from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoSuchJob, NotAllKnown
 from gcr.image.store.location import store_path
+from gcr.library.answers import checked
 from gcr.library.arguments import (
     Environment,
     Folder,
@@ -35,7 +35,6 @@ from gcr.library.arguments import (
 from gcr.library.job import CLOSE_GRACE, Job
 from gcr.names import meant
 from gcr.protocol.begun import Begun, Surroundings
-from gcr.protocol.jsonbody import error_from_json
 from gcr.rendezvous.client import GRACE, Client, any_trace
 
 log = logging.getLogger(__name__)
@@ -195,13 +194,7 @@ def _asked(words: Sequence[str], limit: float) -> Mapping[str, Any]:
         said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
     except subprocess.TimeoutExpired as late:
         raise DeadlinePassed(f"gcr {words[0]} has not answered for {limit:g} s") from late
-    try:
-        answer: dict[str, Any] = json.loads(said.stdout)
-    except ValueError:
-        raise GcrError(f"gcr {words[0]} ended with code {said.returncode} and without an answer") from None
-    if not answer["ok"]:
-        raise error_from_json(answer["error"])
-    return answer
+    return checked(words[0], said.returncode, said.stdout, said.stderr)
 
 
 def _check_daemon() -> None:

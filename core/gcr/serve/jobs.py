@@ -5,7 +5,6 @@ that block run on threads of their own.
 """
 
 import asyncio
-import json
 import logging
 import os
 import signal
@@ -24,8 +23,8 @@ from gcr.api.listings import DeviceList, JobInfo
 from gcr.api.requests import DevicesRequest
 from gcr.errors import DaemonUnavailable, GcrError, NameTaken, NotAllKnown
 from gcr.library import calls
+from gcr.library.answers import checked
 from gcr.library.job import Job
-from gcr.protocol.jsonbody import error_from_json
 from gcr.rendezvous.client import Client
 from gcr.serve.config import ModelConfig, environment_of, filled, port_in
 from gcr.serve.ports import LOOPBACK
@@ -119,7 +118,7 @@ class NodeJobs:
             code = await process.wait()
             said.seek(0)
             error.seek(0)
-            _check_started(code, said.read(), error.read())
+            checked("run", code, said.read(), error.read())
 
     def _find(self) -> Mapping[str, Found]:
         rows = {row.job: row for row in _rows() if row.job in self._models and row.state != "exited"}
@@ -127,17 +126,6 @@ class NodeJobs:
 
     async def _call(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-def _check_started(code: int, said: bytes, error: bytes) -> None:
-    """Raises the error with which `gcr run` ended."""
-    try:
-        answer = json.loads(said)
-    except ValueError:
-        text = error.decode(errors="replace").strip()
-        raise GcrError(f"gcr run ended with code {code}, and no answer: {text}") from None
-    if not answer["ok"]:
-        raise error_from_json(answer["error"])
 
 
 def _rows() -> Sequence[JobInfo]:

@@ -1,22 +1,19 @@
 """`gcr logs`: what a detached job printed."""
 
-import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO
+from contextlib import closing
 
 import click
 
 from gcr.cli import completing, ended
+from gcr.cli.joblog import JobLog
 from gcr.cli.options import Options, common_options, examples, parse_job
 from gcr.cli.output import print_json, print_text, success
-from gcr.errors import NoOutput, UsageError
+from gcr.errors import UsageError
 from gcr.job import runs
 from gcr.job.runs import Run
 
 LOOK_S = 0.1
-PIECE = 1 << 20
 
 
 @click.command("logs", epilog=examples("gcr logs train", "gcr logs train -f", "gcr logs train -n 20"))
@@ -33,56 +30,25 @@ def command(options: Options, job: str, follow: bool, count: int | None) -> None
     if follow and options.json:
         raise UsageError("--follow is for people and --json prints one object: choose one")
     run = ended.newest(job)
-    with _opened(run) as log:
-        said = _last(_before(log) + log.read(), count)
+    with closing(JobLog.of(run)) as log:
+        said = _last(log.whole(), count)
         if options.json:
             lines = said.decode(errors="replace").splitlines()
-            print_json(success("logs", {"job": job, "path": log.name, "lines": lines}))
+            print_json(success("logs", {"job": job, "path": log.path, "lines": lines}))
         elif print_text(said) and follow:
             _follow(run, log)
-
-
-def _opened(run: Run) -> BinaryIO:
-    """Raises NoOutput."""
-    if run.log is None:
-        text = f"{run.job} was not detached: its output is where `gcr run` was started"
-        raise NoOutput(text, hint=f"gcr run -d --name {run.job}, another time")
-    try:
-        return Path(run.log).open("rb")
-    except FileNotFoundError:
-        raise NoOutput(f"the log of {run.job} is gone: {run.log}") from None
-
-
-def _before(log: BinaryIO, at: int = 0) -> bytes:
-    """The older part of the output, from a place in it on; nothing where the log was never full."""
-    try:
-        with Path(f"{log.name}.1").open("rb") as older:
-            older.seek(at)
-            return older.read()
-    except FileNotFoundError:
-        return b""
 
 
 def _last(said: bytes, count: int | None) -> bytes:
     return said if count is None else b"".join(said.splitlines(keepends=True)[-count:] if count else [])
 
 
-def _follow(run: Run, log: BinaryIO) -> None:
+def _follow(run: Run, log: JobLog) -> None:
     """Prints until the job has ended and all is shown, or until no program reads the output."""
     while True:
         over = runs.again(run).end is not None  # before reading: what was printed before the end is shown
-        if not all(map(print_text, _fresh(log))):
+        if not all(map(print_text, log.fresh())):
             return
         if over:
             return
         time.sleep(LOOK_S)
-
-
-def _fresh(log: BinaryIO) -> Iterator[bytes]:
-    """Yields the bytes that came since, also across the moment at which the file was begun anew."""
-    seen = log.tell()
-    if os.fstat(log.fileno()).st_size < seen:
-        yield _before(log, seen)
-        log.seek(0)
-    while piece := log.read(PIECE):
-        yield piece
