@@ -12,11 +12,33 @@ namespace {
 
 std::atomic<uint32_t> captures_held{0};  // futex word of threads that wait to begin a capture
 std::atomic<uint32_t> begin_waiting{0};  // of these, how many wait
+std::atomic<uint32_t> examinations{0};   // futex word of the same threads
+constexpr uint32_t kExaminationMs = 1000;
 std::atomic<bool> watching{false};
 std::atomic<uint32_t> closed{0};
 std::atomic<uint32_t> frozen{0};  // futex word
 std::atomic<bool> fenced{false};  // the agent fences for all
 Slot nobodys;  // of threads there is no memory for
+
+bool captures_are_held() {
+    return captures_held.load(std::memory_order_seq_cst) != 0;
+}
+
+bool devices_are_examined() {
+    return examinations.load(std::memory_order_seq_cst) != 0;
+}
+
+// False: an examination took too long to wait for.
+bool wait_for_capture() {
+    while (captures_are_held()) futex_wait(&captures_held, 1, kForever);
+    Deadline patience(kExaminationMs);
+    while (!captures_are_held() && !patience.passed()) {
+        uint32_t under_way = examinations.load(std::memory_order_seq_cst);
+        if (under_way == 0) return true;
+        futex_wait(&examinations, under_way, patience.left_ms());
+    }
+    return captures_are_held();
+}
 
 uint32_t look_wanted() {
     bool shut = closed.load(std::memory_order_seq_cst) != 0 || frozen.load(std::memory_order_seq_cst) != 0;
@@ -297,12 +319,22 @@ void hold_captures(bool held) {
     if (!held) futex_wake(&captures_held, 0x7fffffff);
 }
 
+void begin_examination() {
+    examinations.fetch_add(1, std::memory_order_seq_cst);
+}
+
+void end_examination() {
+    examinations.fetch_sub(1, std::memory_order_seq_cst);
+    futex_wake(&examinations, 0x7fffffff);
+}
+
 void wait_to_capture() {
     Slot* slot = thread_slot;
-    while (captures_held.load(std::memory_order_seq_cst) != 0) {
+    bool patient = true;
+    while (captures_are_held() || (patient && devices_are_examined())) {
         if (slot != nullptr) step_out(slot->depth);
         begin_waiting.fetch_add(1, std::memory_order_relaxed);
-        while (captures_held.load(std::memory_order_seq_cst) != 0) futex_wait(&captures_held, 1, kForever);
+        patient = wait_for_capture();
         begin_waiting.fetch_sub(1, std::memory_order_relaxed);
         if (slot == nullptr) return;
         step_in(slot->depth);
@@ -321,6 +353,7 @@ void reset_gate_after_fork() {
     watching.store(false, std::memory_order_seq_cst);
     captures_held.store(0, std::memory_order_seq_cst);
     begin_waiting.store(0, std::memory_order_relaxed);
+    examinations.store(0, std::memory_order_relaxed);
     forget_debt();
     each_slot([](Slot* slot) {
         slot->parking.store(kNotParked, std::memory_order_relaxed);  // it may be waiting: a handler forked

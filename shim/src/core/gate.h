@@ -171,6 +171,11 @@ void hold_captures(bool held);
 void wait_as_if_new();
 void wait_to_capture();  // by a thread in flight: steps out, waits while captures are held, steps in again
 
+// A synchronisation or a query breaks a capture, and a helper thread may come to its call only after the gate has opened. No
+// capture begins meanwhile, for a second at most: the call may wait for work that waits for the program.
+void begin_examination();  // by the agent's thread, before the helper thread hears of it
+void end_examination();  // by the helper thread
+
 void reset_gate_after_fork();  // in the child: every other thread is gone
 
 }  // namespace gcr

@@ -140,6 +140,29 @@ void captures_wait_while_they_are_held() {
     CHECK(begun);
 }
 
+// Seconds from the begin of a capture until it may go on; the examination that was under way ends after `ends_ms`.
+double seconds_beside_an_examination(uint32_t ends_ms) {
+    gcr::begin_examination();
+    uint64_t began = gcr::now_ms();
+    std::atomic<uint64_t> passed{0};
+    std::thread capturing([&] {
+        gcr::GateEntry in_flight;
+        gcr::wait_to_capture();
+        passed = gcr::now_ms();
+    });
+    gcr::sleep_us(ends_ms * 1000);
+    CHECK(gcr::calls_in_flight() == 0);
+    gcr::end_examination();
+    capturing.join();
+    return static_cast<double>(passed - began) / 1000;
+}
+
+void captures_wait_for_examinations_but_not_for_ever() {
+    CHECK(seconds_beside_an_examination(200) >= 0.2);
+    double seconds = seconds_beside_an_examination(2500);
+    CHECK(seconds >= 1 && seconds < 2.5);
+}
+
 double nanoseconds_a_call() {
     constexpr int kCalls = 5000000;
     timespec begin{}, end{};
@@ -162,6 +185,7 @@ int main() {
     threads_give_their_slots_back();
     a_thread_that_ends_in_flight_is_not_waited_for();
     captures_wait_while_they_are_held();
+    captures_wait_for_examinations_but_not_for_ever();
     gcr::use_process_fences(false);  // without the kernel's fence
     closed_means_nobody_inside();
     printf("%.1f ns a gated call, %.1f with fences of its own\n", (gcr::use_process_fences(true), nanoseconds_a_call()),

@@ -228,6 +228,22 @@ def test_captures_are_held_until_the_gate_opens(closed):
     puppet.must("endcapture u")
 
 
+@pytest.mark.parametrize("call", ["cuCtxSynchronize", "cuStreamQuery"])
+def test_a_capture_waits_for_an_examination_that_was_begun_behind_the_gate(closed, machine, call):
+    """The threads that examine the devices may come to their calls only once the gate is open again."""
+    puppet, agent = closed
+    puppet.must("thread t spin 600 u")
+    (one,) = waiting(agent)
+    assert wait_for(lambda: not agent.look().busy)
+    (machine.folder / "sim/faults").write_text(f"{call}:1+:delay=300\n")
+    assert agent.admit(one.thread) == 1
+    assert agent.look().busy == 1
+    agent.close_gate(0)
+    puppet.must("capture s 2")
+    time.sleep(0.7)
+    puppet.must("endcapture s")
+
+
 def test_captures_may_begin_after_a_resume(closed):
     puppet, agent = closed
     agent.ask("resume")
