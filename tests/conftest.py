@@ -10,7 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+# How long an example takes says more of the machine's other work than of the code.
+settings.register_profile("gcr", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gcr")
 # The programs under test find freed memory overwritten (glibc), so that its use shows.
 os.environ.setdefault("MALLOC_PERTURB_", "165")
 # Tests start thousands of processes, each of which would compile what it imports.

@@ -57,7 +57,7 @@ def tensors(draw: st.DrawFn) -> dict[str, Any]:
     return spec(shape, draw(st.sampled_from(DTYPES)), draw(st.integers(0, 99)), draw(st.sampled_from(ways)))
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=8, suppress_health_check=[*HealthCheck])
 @given(st.lists(tensors(), min_size=1, max_size=6), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]))
 def test_any_state_is_resharded(
     ranks: Any, tmp_path: Path, drawn: list[dict[str, Any]], some: int, others: int

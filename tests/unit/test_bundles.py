@@ -159,7 +159,7 @@ def test_tables_of_a_copy_for_an_image_are_read_as_such() -> None:
     assert open_descriptors() == before
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 6), max_size=6), st.data())
 def test_any_grouping_comes_apart_as_it_was_put_together(sizes: list[int], data: st.DataObject) -> None:
     before = open_descriptors()

@@ -85,7 +85,7 @@ headers = st.builds(
 packets = st.one_of(st.binary(max_size=300), st.tuples(headers, st.binary(max_size=300)).map(b"".join))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(packets, st.integers(0, 3)), max_size=8))
 def test_random_packets_leave_nothing_behind(sent):
     fd = os.open("/dev/null", os.O_RDONLY)

@@ -37,7 +37,7 @@ def cut(copy: HostCopy, live: bool = False) -> None:
     copy_out(copy, LONG, lambda _: None)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     acts=st.lists(ACTS, min_size=3, max_size=3),
     spare=st.sampled_from([0, 1 << 19, ROOM]),

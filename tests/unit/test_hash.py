@@ -33,8 +33,8 @@ from gcr.hashing.native import Isa
 KEY = HashKey(bytes(range(32)))
 PRIME = 2**61 - 1
 CHUNKS = [TILE_BYTES, 2 * TILE_BYTES, 3 * TILE_BYTES]
-slowly = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-quickly = settings(max_examples=60, deadline=None)
+slowly = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+quickly = settings(max_examples=60)
 
 
 def here() -> list[Isa]:
@@ -144,7 +144,6 @@ def test_digests_come_in_the_order_of_the_chunks_and_depend_on_nothing_else(seed
     assert digests(b"".join(chunks), chunk_bytes) == [digests(chunk, chunk_bytes)[0] for chunk in chunks]
 
 
-@settings(deadline=None)
 @given(
     parts=st.lists(st.tuples(st.integers(0, 3 * TILE_BYTES), st.booleans()), max_size=6),
     fixed=st.booleans(),

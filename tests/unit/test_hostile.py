@@ -208,7 +208,7 @@ def places(body: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [at, *(place for key, value in inner for place in places(value, (*at, key)))]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_manifest_with_anything_in_it_is_refused_or_whole(store: Store, away: Path, data: st.DataObject) -> None:
     """With any value in it, an image that was pulled can be verified."""

@@ -29,7 +29,7 @@ NAMES = [
     "libhip_kernels.so.1",
 ]
 SOON_S = 20.0
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def answers_or_refuses(content: bytes) -> bool:

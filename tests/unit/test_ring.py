@@ -134,7 +134,7 @@ def windows(size: int, slot_bytes: int, count: int) -> Iterator[tuple[int, int, 
 sizes_of_ranges = st.lists(st.lists(st.integers(1, 3 * SLOT), min_size=1, max_size=4), min_size=1, max_size=3)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(sizes_of_ranges, st.integers(1, 3), st.sampled_from([SLOT, SLOT // 2, 3 * SLOT]))
 def test_all_that_is_held_passes_through_a_ring_and_comes_back(
     sizes: list[list[int]], slots: int, slot_bytes: int

@@ -122,7 +122,7 @@ def passing(pid: int, device: str, sizes: Sequence[int], seed: int, slots: int =
     return Passing(sealed, bytes_of(seed, sum(sizes)), slots)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.lists(st.lists(st.integers(1, 3 * SLOT), min_size=1, max_size=3), min_size=1, max_size=3), st.randoms())
 @pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
 def test_what_passes_through_rings_is_the_image(

@@ -64,7 +64,7 @@ def small_slices() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(first=ACTS, then=ACTS, last=ACTS, live=st.booleans(), paranoid=st.booleans(), has_parent=st.booleans())
 def test_what_is_copied_and_what_the_parent_has_is_what_lay_there_at_the_cut(
     first: list[Act], then: list[Act], last: list[Act], live: bool, paranoid: bool, has_parent: bool
@@ -91,7 +91,7 @@ def test_what_is_copied_and_what_the_parent_has_is_what_lay_there_at_the_cut(
             assert device.moved == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(first=ACTS, last=ACTS, after=ACTS, live=st.booleans(), has_parent=st.booleans(), spare=st.integers(0, 1 << 20))
 def test_what_goes_by_a_snapshot_is_what_lay_there_at_the_cut(
     first: list[Act], last: list[Act], after: list[Act], live: bool, has_parent: bool, spare: int

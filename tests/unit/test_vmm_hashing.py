@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr.drain import HandleSpec
@@ -162,7 +162,6 @@ def test_batches_keep_every_chunk_and_their_limit(sizes: list[int], limit: int) 
     assert all(0 < len(chunks(batch, TILE_BYTES)) <= limit for batch in found)
 
 
-@settings(deadline=None)
 @given(SIZES, st.integers(1, 5))
 def test_batches_and_buffers_of_any_size_find_the_same(sizes: list[int], room: int) -> None:
     memory = Memory(sizes)

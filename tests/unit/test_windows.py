@@ -91,7 +91,7 @@ def test_what_is_no_window_is_refused(offset: int, size: int) -> None:
         line.spans(offset, size)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.integers(1, 3 * CHUNK_BYTES), min_size=1, max_size=5), st.integers(1, 6), st.sampled_from([*CIPHERS])
 )

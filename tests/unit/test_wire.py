@@ -70,7 +70,7 @@ def test_the_drawing_shows_the_bytes_of_a_real_frame():
     assert decode(b"".join(parts)) == frame
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other tests run beside it
+@settings(suppress_health_check=[HealthCheck.too_slow])  # other tests run beside it
 @given(st.sampled_from(RECORDS).flatmap(record_of), st.binary(max_size=8), st.binary(max_size=8))
 def test_a_record_survives_the_wire_wherever_it_lies(record, before, after):
     packed = record.pack()

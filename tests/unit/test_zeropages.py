@@ -94,7 +94,7 @@ def brought(there: Path, entries: Sequence[Entry], areas: Sequence[Entry], pages
 
 
 @given(runs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_memory_reads_as_before(drawn: list[Run]) -> None:
     """The oracle: a page that is left out is of zeros, in private memory; and a window of such pages is left out."""
     entries, areas, pages = laid(drawn)

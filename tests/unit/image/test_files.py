@@ -40,7 +40,7 @@ def sizes_of(draw: Callable[..., Any], size: int) -> list[int]:
 
 
 @given(st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_goes_in_comes_out_of_any_sizes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     there = tmp_path_factory.mktemp("files")
     lengths = data.draw(st.lists(st.integers(0, 3 * CHUNK_BYTES), max_size=4))

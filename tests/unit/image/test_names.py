@@ -164,7 +164,7 @@ def test_nothing_goes_while_an_image_is_written_or_read(store: Store) -> None:
     assert store.clean() > MANY
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     cipher=st.sampled_from(list(CIPHERS)),
     chains=st.lists(

@@ -43,7 +43,7 @@ def data_of(chunks: Sequence[tuple[int, int]]) -> bytes:
     return b"".join(bytes_of(seed, size) if seed else bytes(size) for seed, size in chunks)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     cipher=st.sampled_from([*CIPHERS]),
     earlier=st.lists(st.lists(chunks, max_size=5), max_size=3),
@@ -90,7 +90,7 @@ def shifted(manifest: Manifest, starts: dict[int, int]) -> Manifest:
     return replace(manifest, processes=(replace(process, table=replace(process.table, handles=handles)),))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cipher=st.sampled_from([*CIPHERS]), some=st.lists(chunks, min_size=1, max_size=12))
 def test_a_file_comes_back_with_its_zeros_and_without(cipher: str, some: Sequence[tuple[int, int]]) -> None:
     """Chunks before and behind zeros lie together in the pack, and not in the file."""

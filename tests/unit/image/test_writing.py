@@ -106,7 +106,7 @@ def test_what_is_zero_is_stored_nowhere(store: Store) -> None:
 names = st.builds(lambda first, rest: bytes([first] * 8 + [rest] * 24), st.integers(0, 3), st.integers(0, 40))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(names, unique=True, max_size=30), max_size=4), st.lists(names))
 @pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
 def test_a_chunk_is_found_in_the_first_pack_that_has_it(

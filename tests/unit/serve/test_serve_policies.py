@@ -100,7 +100,7 @@ def views(draw: st.DrawFn) -> list[View]:
 ROOMS = st.one_of(st.none(), st.integers(0, 12 * GIB))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(views(), ROOMS, st.sampled_from(BUILT_IN))
 def test_what_every_plan_keeps(models, room, policy):
     found = plan(models, room, policy, NOW)
@@ -126,7 +126,7 @@ def test_what_every_plan_keeps(models, room, policy):
             assert sum(each.candidate.bytes for each in (*holding, *begun)) <= room
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(views(), ROOMS, st.sampled_from(BUILT_IN))
 def test_room_is_made_for_a_request_or_it_is_refused_or_something_is_under_way(models, room, policy):
     """No request waits for ever: if nothing is done now, a request that is running, a hold or a way ends first."""

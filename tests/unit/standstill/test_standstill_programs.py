@@ -35,13 +35,13 @@ def stopped(seed: int, names: bool = True, steps: int = 10, collide: bool = Fals
     return job
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(SEEDS)
 def test_random_programs_come_to_a_standstill_and_nothing_is_admitted_outside_the_closure(seed):
     stopped(seed)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(SEEDS, st.booleans())
 def test_they_do_so_without_signatures_and_with_those_that_mean_several_communicators(seed, names):
     stopped(seed, names, collide=names)
