@@ -4,7 +4,10 @@ import ast
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,27 +15,56 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from reported import checkpointed, restored
 
-from gcr.api.listings import JobList
-from gcr.api.reports import SwapReport
+from gcr.api.requests import EventsRequest
+from gcr.daemon.commands.asked import Asked
+from gcr.daemon.commands.telling import Story, telling
+from gcr.daemon.history import History
+from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.ledger import Entry, asked_by
+from gcr.daemon.permission import OURSELVES
+from gcr.engine.node import Course, World
 from gcr.errors import DeadlinePassed, GcrError, NoRoom
 from gcr.protocol.seqpacket import PeerIdentity
 
 ROOT = Path(__file__).parents[2]
-OUT = checkpointed(job="llm", bytes=3 << 30, stop_s=0.69, wall_s=0.8, image="warm")
-BACK = restored(job="bb", bytes=5, wall_s=0.4, moved={"GPU-1": "GPU-2"})
+OUT = checkpointed(job="llm", bytes=3 << 30, stop_s=0.69, image="warm", phases_s={"stop": 0.1})
+BACK = restored(job="bb", bytes=5, moved={"GPU-1": "GPU-2"})
+
+
+def story(job: str, kind: str, by: str = "me") -> Story:
+    return Story(History(), Job(job, "t", World("nvidia")), Course(kind, 0xABC, 60.0, began=0.0), by)
+
+
+def told(history: History) -> list[dict[str, Any]]:
+    """Returns the events, without that of the daemon's start."""
+    batch = history.asked(EventsRequest(), OURSELVES, threading.Event())
+    return [event.to_json() for event in batch.events[1:]]
 
 
 def test_a_transaction_is_one_line_with_job_bytes_seconds_and_caller(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gcr.daemon")
-    Entry("checkpoint", {"target": 77}, "uid 7, pid 8: gcr checkpoint 77", began=0.0).done(OUT)
-    Entry("swap", {"out": "llm", "in": "bb"}, "me").done(SwapReport(out=OUT, back=BACK))
-    Entry("ps", {}, "me").done(JobList(jobs=()))
-    first, second, third = caplog.messages
+    out, back = story("llm", "checkpoint", "uid 7, pid 8: gcr checkpoint 77"), story("bb", "restore")
+    out.begun()
+    assert out.done(OUT) is OUT
+    back.begun()
+    assert back.done(BACK) is BACK
+    first, second = caplog.messages
     assert first.startswith("job llm: checkpoint done, suspended: 3221225472 bytes, ")
     assert first.endswith(" s, stopped 0.690 s, image warm; asked by uid 7, pid 8: gcr checkpoint 77")
-    assert "0.800 s" in second
-    assert third == "job bb: restore done, running: 5 bytes, 0.400 s, moved {'GPU-1': 'GPU-2'}; asked by me"
+    assert second.startswith("job bb: restore done, running: 5 bytes, ")
+    assert second.endswith(" s, moved {'GPU-1': 'GPU-2'}; asked by me")
+
+
+def test_the_events_of_a_command_have_its_transaction_and_what_the_report_says() -> None:
+    out = story("llm", "checkpoint")
+    out.begun()
+    out.done(OUT)
+    begun, done = told(out.history)
+    assert (begun["event"], begun["transaction"], begun["image"]) == ("checkpoint_begun", "abc", None)
+    assert (done["event"], done["transaction"], done["by"]) == ("checkpoint_done", "abc", "me")
+    assert (done["bytes"], done["stop_s"], done["phases_s"]) == (3 << 30, 0.69, {"stop": 0.1})
+    assert done["took_s"] > 0
+    assert (begun["seq"], done["seq"]) == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -46,11 +78,30 @@ def test_a_transaction_is_one_line_with_job_bytes_seconds_and_caller(caplog: pyt
     ],
 )
 def test_what_was_not_done_is_one_line_as_well(caplog: pytest.LogCaptureFixture, error: GcrError, how: str) -> None:
+    """Also where the command has told of it, and the server is about to tell of the request."""
     caplog.set_level(logging.INFO, "gcr.daemon")
-    Entry("restore", {"target": "bb"}, "uid 1, pid 2: x").failed(error)
-    (line,) = caplog.messages
-    assert line.startswith(how)
-    assert line.endswith(" s; asked by uid 1, pid 2: x")
+    entry = Entry("restore", {"target": "bb"}, "uid 1, pid 2: x")
+    entry.failed(error)
+    story("bb", "restore", entry.who).failed(error)
+    entry.failed(error)
+    for line in caplog.messages:
+        assert line.startswith(how)
+        assert line.endswith(" s; asked by uid 1, pid 2: x")
+    assert len(caplog.messages) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "exit"), [(NoRoom("short", missing=1), "no_room", 3), (KeyError("a bug"), "internal", 1)]
+)
+def test_a_command_that_fails_is_an_event_with_the_state_of_its_job(error: Exception, code: str, exit: int) -> None:
+    node: Any = SimpleNamespace(jobs=Jobs())
+    job, asked = Job("llm", "t", World("nvidia")), Asked(lambda _event: None, threading.Event(), who="me")
+    with pytest.raises(type(error)) as caught, telling(node, job, Course("restore", 1, 60.0), asked, None):
+        raise error
+    assert caught.value is error
+    (failed,) = told(node.jobs.history)
+    assert (failed["event"], failed["code"], failed["exit"], failed["by"]) == ("restore_failed", code, exit, "me")
+    assert failed["state"] == ("running" if isinstance(error, GcrError) else None)
 
 
 def test_the_caller_is_named_by_its_command_on_one_line() -> None:

@@ -6,7 +6,8 @@ from threading import Event
 
 import pytest
 
-from gcr.daemon.jobs import Active, Job, Jobs
+from gcr.daemon.active import Active
+from gcr.daemon.jobs import Job, Jobs
 from gcr.engine.node import World
 from gcr.errors import WrongState
 from gcr.job.process import Process

@@ -22,6 +22,7 @@ from gcr.api.checks import (
 from gcr.errors import UsageError
 
 Target = str | int
+MOST_WAIT_S = 60.0  # of a request for events
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,6 +58,26 @@ class DevicesRequest(Request, frozen=True, kw_only=True):
 
 class StatusRequest(Request, frozen=True, kw_only=True):
     op = "status"
+
+
+class EventsRequest(Request, frozen=True, kw_only=True):
+    """Events with numbers above `after`; None: above the last one there is.
+
+    daemon: whose numbers these are, as in EventBatch; the numbers of another daemon count from 0
+    wait_s: the answer waits so long for an event, at most MOST_WAIT_S
+    """
+
+    op = "events"
+
+    after: int | None = 0
+    daemon: str = ""
+    wait_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.after is not None and self.after < 0:
+            raise UsageError(f"{self.after} is no number of an event")
+        if not 0 <= self.wait_s <= MOST_WAIT_S:
+            raise UsageError(f"{self.wait_s!r} is no time to wait, of {MOST_WAIT_S:g} s at most")
 
 
 class RecoverRequest(Request, frozen=True, kw_only=True):
@@ -226,6 +247,7 @@ AnyRequest = (
     | PsRequest
     | DevicesRequest
     | StatusRequest
+    | EventsRequest
     | RecoverRequest
     | CheckpointRequest
     | RestoreRequest

@@ -27,6 +27,7 @@ SUBCOMMANDS = (
     "ps",
     "logs",
     "wait",
+    "events",
     "top",
     "checkpoint",
     "restore",

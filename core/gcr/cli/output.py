@@ -43,9 +43,9 @@ def failure(command: str, error: GcrError) -> dict[str, object]:
     return {"schema": SCHEMA, "command": command, "ok": False, "error": error_to_json(error)}
 
 
-def print_json(document: Mapping[str, object]) -> None:
-    """Exactly one object on stdout. Raises NotWritten."""
-    print_text(json.dumps(document), document)
+def print_json(document: Mapping[str, object]) -> bool:
+    """Exactly one object on stdout; False: the reader went away. Raises NotWritten."""
+    return print_text(json.dumps(document), document)
 
 
 def print_text(text: str | bytes, fields: Mapping[str, object] = _NOTHING) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import chain
 
+from gcr.api.jobevents import JobEnded, ProcessAttached, ProcessEnded, SupervisorGone
 from gcr.daemon import orphans, outputs, reports, survivors, upkeep
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.ended import note_job_end
@@ -116,7 +117,7 @@ class Arrivals:
 
     def supervisor_left(self, job: Job) -> None:
         if not (job.ends.finished or job.supervision.sent_away):
-            log.warning("job %s: its supervisor is gone; adopted", job.name)
+            self._jobs.history.note(job.owner, SupervisorGone(job=job.name))
         if job.living:  # it died while it brought them back: they are here, suspended
             job.supervision.parked = None
         job.ends.finished = job.ends.finished or not any(alive(p.identity) for p in job.living)
@@ -136,6 +137,7 @@ class Arrivals:
             if not job.begun:
                 job.world = _world_as_seen(job.world, peer.hello.vendor)
             process = job.processes.get(pid)
+            known = process is not None and process.peer is not None and process.identity.is_same(peer.identity)
             if process is None or not process.identity.is_same(peer.identity):
                 process = Process(job.name, peer.identity)
             fresh = bool(peer.hello.flags & AgentFlag.FRESH)
@@ -151,6 +153,8 @@ class Arrivals:
             self._come(peer.identity)
             if stranded(peer):
                 self.begin_recovery(job)
+        if not known:
+            self._jobs.history.note(job.owner, ProcessAttached(job=job.name, pid=pid, backend=job.world.backend))
         threading.Thread(target=self._settle_in, args=(process,), name="gcr-hello", daemon=True).start()
         return process
 
@@ -257,6 +261,8 @@ class Arrivals:
             self._gone(process.identity)
             job = self._jobs.by_name.get(process.job)
             if job is not None and job.processes.get(process.identity.pid) is process:
+                ended = ProcessEnded(job=job.name, pid=process.identity.pid, state=reports.shown(was))
+                self._jobs.history.note(job.owner, ended)
                 if was not in (State.RUNNING, State.EXITED):
                     job.ends.states[process.identity.pid] = was
                 self._release(job, process)
@@ -284,7 +290,9 @@ class Arrivals:
         with self._lock, self._jobs.lock:
             if job.living:  # a process came meanwhile: a program that became a daemon is just another process of it
                 return
-            self._jobs.remove(job)
+            removed = self._jobs.remove(job)
+        if removed:
+            self._jobs.history.note(job.owner, JobEnded(job=job.name, state=_was(job, job.was)))
         job.supervision.adopted.close()
         if not job.ends.told:
             note_job_end(job.name, job.token, _was(job, job.was))

@@ -13,7 +13,9 @@ from threading import RLock, Thread
 
 from msgspec import Struct, field
 
+from gcr.api.jobevents import JobRegistered, JobReleased
 from gcr.api.reports import TransferReport
+from gcr.daemon.history import History
 from gcr.daemon.images.imaging import Imaging
 from gcr.daemon.missed import Missed
 from gcr.daemon.supervision import Supervision
@@ -246,6 +248,7 @@ class Jobs(Struct):
     began: float = field(default_factory=time.monotonic)
     awaited: Callable[[], Sequence[ProcessIdentity]] = tuple  # processes of a former daemon that have not come yet
     missed: Missed = field(default_factory=Missed)  # of all jobs
+    history: History = field(default_factory=History)
     settle: Callable[[Job], object] = lambda _job: None  # releases what ended processes of it held
 
     def await_all(self) -> Sequence[ProcessIdentity]:
@@ -351,6 +354,7 @@ class Jobs(Struct):
                 raise NameTaken(f"there is a job {job.name!r} already", hint="another --name; gcr ps shows this one")
             job.supervision.missed = self.missed
             self.by_name[job.name] = job
+        self.history.note(job.owner, JobRegistered(job=job.name, simulated=job.world.simulated, uid=job.owner))
 
     def claim(self, job: Job, devices: Collection[str]) -> None:
         """Contexts of the job will stay there, suspended. Raises DeviceShared where those of another one do already."""
@@ -364,10 +368,18 @@ class Jobs(Struct):
                     raise DeviceShared(f"{text} come back", hint=hint)
             job.context_on = frozenset(devices)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: Job) -> bool:
+        """Returns False if it was removed before."""
         with self.lock:
-            if self.by_name.get(job.name) is job:
+            there = self.by_name.get(job.name) is job
+            if there:
                 del self.by_name[job.name]
+            return there
+
+    def release(self, job: Job) -> None:
+        """Removes the job of a process that gcr did not start; the process runs on."""
+        if self.remove(job):
+            self.history.note(job.owner, JobReleased(job=job.name))
 
     def free_name(self, argv: tuple[str, ...]) -> str:
         """After the program and a counter: `python-1`."""
@@ -381,20 +393,3 @@ class Jobs(Struct):
     def all(self) -> list[Job]:
         with self.lock:
             return sorted(self.by_name.values(), key=lambda job: job.program.started)
-
-
-class Active:
-    """While a transaction runs, frees of its processes find their target."""
-
-    def __init__(self, jobs: Jobs, targets: list[Target]) -> None:
-        self._jobs, self._targets = jobs, targets
-
-    def __enter__(self) -> None:
-        with self._jobs.lock:
-            self._jobs.targets.update({t.pid: t for t in self._targets})
-
-    def __exit__(self, *_: object) -> None:
-        with self._jobs.lock:
-            for target in self._targets:
-                if self._jobs.targets.get(target.pid) is target:
-                    del self._jobs.targets[target.pid]

@@ -1,4 +1,8 @@
-"""The daemon's log of transactions: one INFO line each, done or not, with the job, bytes, seconds, and the caller."""
+"""The daemon's log of events and of requests: one line each, with the job, bytes, seconds, and the caller.
+
+The line of a checkpoint or a restore is made from its event (gcr.api.jobevents). An error of any other request, also of
+one that only looks, is a line by itself: the log has every error that a user was shown.
+"""
 
 import logging
 import time
@@ -8,14 +12,17 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from gcr.api.answers import Answer
-from gcr.api.reports import RestoreReport, SwapReport, TransferReport
+from gcr.api import jobevents
+from gcr.api.jobevents import AnyEvent
 from gcr.errors import GcrError, Refused
 from gcr.protocol.seqpacket import PeerIdentity
 
 log = logging.getLogger("gcr.daemon")
 
 LONGEST = 200  # characters of a command line in the log
+
+# Of thousands of processes, told again when it is over, or noted under a lock that agents wait for.
+_QUIET = (jobevents.JobRegistered, jobevents.ProcessAttached, jobevents.ProcessEnded, jobevents.BegunEvent)
 
 
 class Entry(Struct, frozen=True):
@@ -26,33 +33,91 @@ class Entry(Struct, frozen=True):
     who: str
     began: float = field(default_factory=time.monotonic)
 
-    def done(self, answer: Answer) -> None:
-        """Logs the reports; answers of commands that only look have none."""
-        if isinstance(answer, SwapReport):
-            self._write("checkpoint", answer.out, answer.out.wall_s)
-            self._write("restore", answer.back, answer.back.wall_s)
-        elif isinstance(answer, TransferReport):
-            self._write(self.op, answer, time.monotonic() - self.began)
-
     def failed(self, error: GcrError) -> None:
-        """Logs an error, also of commands that only look: the log has every error that a user was shown."""
+        """Logs an error, unless an event has told of it."""
+        if is_told(error):
+            return
         names = [str(self.body[name]) for name in ("target", "out", "in") if self.body.get(name)]
         about = f"job {', '.join(names)}: " if names else ""
-        how = "refused" if isinstance(error, Refused) else "failed"
-        state = f", {error.state}" if error.state else ""
         passed = time.monotonic() - self.began
-        line = "%s%s %s%s: %s: %s; %.3f s; asked by %s"
-        log.info(line, about, self.op, how, state, error.code, error.message, passed, self.who)
-
-    def _write(self, what: str, report: TransferReport, seconds: float) -> None:
-        line = "job %s: %s done, %s: %d bytes, %.3f s%s; asked by %s"
-        log.info(line, report.job, what, report.state, report.bytes, seconds, _extras(report), self.who)
+        log.info("%s", _failed(about + self.op, error.exit, error.state, error.code, error.message, passed, self.who))
 
 
-def _extras(report: TransferReport) -> str:
-    if isinstance(report, RestoreReport):
-        return f", moved {dict(report.moved)}" if report.moved else ""
-    return f", stopped {report.stop_s:.3f} s" + (f", image {report.image}" if report.image else "")
+def tell(error: GcrError) -> None:
+    """Notes on an error that an event has told of it."""
+    vars(error)["told"] = True
+
+
+def is_told(error: GcrError) -> bool:
+    return "told" in vars(error)
+
+
+def log_event(event: AnyEvent) -> None:
+    """Logs an event; the start of the daemon and a lack of events have no line."""
+    if line := _line(event):
+        log.log(_level(event), "job %s: %s", getattr(event, "job", ""), line)
+
+
+def _level(event: AnyEvent) -> int:
+    if isinstance(event, _QUIET):
+        return logging.DEBUG
+    if isinstance(event, jobevents.ImageFailed):
+        return logging.ERROR
+    return logging.WARNING if isinstance(event, jobevents.SupervisorGone) else logging.INFO
+
+
+def _line(event: AnyEvent) -> str | None:
+    match event:
+        case jobevents.DaemonStarted() | jobevents.EventsMissed():
+            return None
+        case jobevents.JobRegistered():
+            return f"registered, of user {event.uid}{', SIMULATED' * event.simulated}"
+        case jobevents.JobEnded():
+            return f"ended, {event.state}"
+        case jobevents.JobReleased():
+            return "runs without gcr again"
+        case jobevents.SupervisorGone():
+            return "its supervisor is gone; adopted"
+        case jobevents.JobRecovered():
+            return event.action
+        case jobevents.ProcessAttached():
+            return f"process {event.pid} attached, {event.backend}"
+        case jobevents.ProcessEnded():
+            return f"process {event.pid} ended, {event.state}"
+        case jobevents.ImageWritten():
+            return f"image {event.image} is durable after {event.durable_s:.2f} s: {event.bytes_written} bytes written"
+        case jobevents.ImageFailed():
+            return f"image {event.image} was not written: {event.message}"
+        case _:
+            return _of_command(event)
+
+
+def _of_command(event: jobevents.CommandEvent) -> str:
+    what = "checkpoint" if isinstance(event, jobevents.CHECKPOINTS) else "restore"
+    match event:
+        case jobevents.DoneEvent():
+            done = f"{what} done, {event.state}: {event.bytes} bytes, {event.took_s:.3f} s"
+            return f"{done}{_extras(event)}; asked by {event.by}"
+        case jobevents.FailedEvent():
+            return _failed(what, event.exit, event.state, event.code, event.message, event.took_s, event.by)
+        case _:
+            return f"{what} begun; asked by {event.by}"
+
+
+def _extras(event: jobevents.DoneEvent) -> str:
+    match event:
+        case jobevents.CheckpointDone():
+            return f", stopped {event.stop_s:.3f} s" + (f", image {event.image}" if event.image else "")
+        case jobevents.RestoreDone() if event.moved:
+            return f", moved {dict(event.moved)}"
+        case _:
+            return ""
+
+
+def _failed(what: str, exit: int, state: str | None, code: str, message: str, seconds: float, by: str) -> str:
+    how = "refused" if exit == Refused.exit else "failed"
+    left = f", {state}" if state else ""
+    return f"{what} {how}{left}: {code}: {message}; {seconds:.3f} s; asked by {by}"
 
 
 def asked_by(peer: PeerIdentity) -> str:

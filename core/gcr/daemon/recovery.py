@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 
 from gcr.api.answers import Recovered, RecoveredJob
+from gcr.api.jobevents import JobRecovered
 from gcr.daemon import reports
-from gcr.daemon.jobs import Active, Job, Jobs
+from gcr.daemon.active import Active
+from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.places import forget_place
 from gcr.engine.node import Node
 from gcr.engine.recover import recover
@@ -47,7 +49,7 @@ class Recovery:
                     job.decision = None
                 elif job.decision is None or job.decision.is_without_image:
                     job.decision = self._node.journal.record(job.name)
-                log.info("job %s: %s", job.name, action)
+                self._jobs.history.note(job.owner, _recovered(job, was, action))
         return RecoveredJob(job=job.name, was=was, now=reports.shown(job.state), action=action)
 
     def _stranded(self, job: Job, process: Process) -> Target | None:
@@ -119,6 +121,10 @@ class Recovery:
             log.exception("job %s: not recovered yet", job.name)
             return False
         return True
+
+
+def _recovered(job: Job, was: str, action: str) -> JobRecovered:
+    return JobRecovered(job=job.name, was=was, state=reports.shown(job.state), action=action)
 
 
 def is_uneven(job: Job) -> bool:

@@ -22,6 +22,7 @@ from gcr.api.requests import (
     AnyRequest,
     CheckpointRequest,
     DevicesRequest,
+    EventsRequest,
     HandOverRequest,
     ImageRequest,
     PingRequest,
@@ -100,17 +101,17 @@ class Server:
             listener.shutdown(socket.SHUT_RDWR)
 
     @contextmanager
-    def command(self) -> Iterator[None]:
+    def command(self, counts: bool = True) -> Iterator[None]:
         """Counts a client's command as under way. Raises DaemonUnavailable if the daemon is about to end."""
         with self._lock:
             if self._closing:
                 raise DaemonUnavailable("this daemon is about to end; nothing was touched", hint="the same once more")
-            self._commands += 1
+            self._commands += counts
         try:
             yield
         finally:
             with self._lock:
-                self._commands -= 1
+                self._commands -= counts
 
     def close_if_idle(self, own: int = 0) -> str:
         """Take no more commands, unless something is under way, which is returned. `own`: commands that ask for it."""
@@ -276,11 +277,10 @@ class Connection:
         entry = Entry(str(body.get("op")), body, asked_by(self.channel.peer))
         fds: list[int] = []  # that go with the answer
         try:
-            with self._server.command():
-                self._caller.check_command(entry.op)
-                asked = request_of(body)
-                answer = self._command(asked, request, cancel, fds)
-            entry.done(answer)
+            self._caller.check_command(entry.op)
+            asked = request_of(body)
+            with self._server.command(counts=not isinstance(asked, EventsRequest)):  # which may wait for long
+                answer = self._command(asked, request, cancel, fds, entry.who)
         except GcrError as error:
             entry.failed(error)
             raise
@@ -293,7 +293,9 @@ class Connection:
                 self._server.stop()
             close_all(fds)
 
-    def _command(self, asked: AnyRequest, request: Request, cancel: threading.Event, gives: list[int]) -> Answer:
+    def _command(
+        self, asked: AnyRequest, request: Request, cancel: threading.Event, gives: list[int], who: str
+    ) -> Answer:
         coordinator = self._server.coordinator
         match asked:
             case PingRequest():
@@ -304,13 +306,15 @@ class Connection:
                 return looking.devices(coordinator, self._caller)
             case StatusRequest():
                 return looking.status(coordinator)
+            case EventsRequest():
+                return coordinator.jobs.history.asked(asked, self._caller, cancel)
             case CheckpointRequest():
-                return self._lending(checkpoint.run, asked, request, cancel)
+                return self._lending(checkpoint.run, asked, request, cancel, who)
             case RestoreRequest():
-                return self._lending(restore.run, asked, request, cancel)
+                return self._lending(restore.run, asked, request, cancel, who)
             case SwapRequest():
                 tell = partial(self._teller, request, cancel=cancel)
-                return Swap(coordinator, asked, tell, cancel, self._caller).run()
+                return Swap(coordinator, asked, tell, cancel, self._caller, who).run()
             case SaveSpansRequest():
                 return self._save(asked, request, cancel, gives)
             case SaveNowRequest():
@@ -325,11 +329,13 @@ class Connection:
                 check_stoppable(coordinator.jobs, asked.force)
                 return Leaving(pid=os.getpid())
 
-    def _lending(self, command: Command[Wanted], wanted: Wanted, request: Request, cancel: threading.Event) -> Answer:
+    def _lending(
+        self, command: Command[Wanted], wanted: Wanted, request: Request, cancel: threading.Event, who: str
+    ) -> Answer:
         """Carries out a command with the descriptor of a store's key, if one came along."""
         key = request.take_fds()
         try:
-            asked = Asked(self._teller(request, wanted.target, cancel), cancel, key, self._caller)
+            asked = Asked(self._teller(request, wanted.target, cancel), cancel, key, self._caller, who)
             return command(self._server.coordinator, wanted, asked)
         finally:
             close_all(key)

@@ -10,9 +10,13 @@ from gcr.daemon.permission import OURSELVES, Caller
 
 
 class Asked(Struct, frozen=True):
-    """`cancelled` is set when the caller leaves. `key`: descriptors of the key of an encrypted store, the caller's."""
+    """`cancelled` is set when the caller leaves. `key`: descriptors of the key of an encrypted store, the caller's.
+
+    who: the caller in words, as `ledger.asked_by` has them
+    """
 
     progress: Listener
     cancelled: Event
     key: Sequence[int] = ()
     caller: Caller = OURSELVES
+    who: str = "gcrd"

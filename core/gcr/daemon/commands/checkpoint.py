@@ -12,23 +12,25 @@ from msgspec.structs import replace
 from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.daemon import departures, first_call, reports
+from gcr.daemon.active import Active
 from gcr.daemon.commands import container, parking, resting, restore, whole
 from gcr.daemon.commands.asked import Asked
+from gcr.daemon.commands.telling import Story, telling
 from gcr.daemon.commands.transaction import (
     DEFAULT_TIMEOUT,
     carry_out,
     course_of,
     refuse_other_backend,
-    saying_state,
     slowest_link,
     target_of,
 )
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.foreign import await_hello, foreign_job, refuse_unheard_beside, refuse_without_driver
 from gcr.daemon.images.imaging import Imaging, asked_for
+from gcr.daemon.images.order import Told
 from gcr.daemon.images.outlet import imaged
 from gcr.daemon.images.shown import reported
-from gcr.daemon.jobs import Active, Hold, Job
+from gcr.daemon.jobs import Hold, Job
 from gcr.daemon.permission import OURSELVES, Caller
 from gcr.engine.admit import admit, refuse_what_the_driver_refuses
 from gcr.engine.driver_swap import DriverSwap
@@ -57,34 +59,45 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
     job = _job(node, request, asked.caller)
     if request.container and (done := container.report_of(job, request)):
         return done
-    image = _images(node, course, request, asked.key, asked.caller)
-    with saying_state(job):
-        with node.jobs.changing(job, "checkpoint", beside_readers=request.leave_running) as hold:
-            if job.supervision.parked or (job.decision and (job.decision.kind == "driver" or job.decision.away)):
-                by_driver = job.decision is not None and job.decision.kind == "driver"
-                text = f"{'process' if by_driver else 'job'} {job.name} is suspended already"
-                raise WrongState(text, state=job.state, hint=f"gcr restore {job.name}")
-            with parking.privately(node, job, course, request) as private:
-                if private:
-                    return _parked(node, hold, course, private)
-            at_rest = request.whole and not request.leave_running and resting.rests(job)
-            way: Callable[..., Taken] = resting.into_image if at_rest else _taken_off
-            report, imaging, saving = way(node, hold, course, request, image)
-        if saving and imaging:
-            return _of_the_whole(node, job, course, report, imaging, saving)
-        if imaging:
-            job.results.add(imaging)
-            try:
-                imaging.check()
-                if request.wait == "durable":
-                    imaging.wait(course)
-            except ImageFailed as failed:
-                raise _restore_after_failure(
-                    node, job, course, RestoreRequest(target=request.target), failed
-                ) from failed
-            former, report = report, reported(imaging, report)
-            job.results.amend(former, report)
-        return report
+    with telling(node, job, course, asked, request.image) as story:
+        return story.done(_carried_out(node, job, course, request, asked, story))
+
+
+def _carried_out(
+    node: Coordinator, job: Job, course: Course, request: CheckpointRequest, asked: Asked, story: Story
+) -> CheckpointReport:
+    told = Told(job.name, partial(node.jobs.history.note, job.owner))
+    image = _images(node, course, request, asked.key, asked.caller, told)
+    with node.jobs.changing(job, "checkpoint", beside_readers=request.leave_running) as hold:
+        story.begun()
+        _refuse_suspended(job)
+        with parking.privately(node, job, course, request) as private:
+            if private:
+                return _parked(node, hold, course, private)
+        at_rest = request.whole and not request.leave_running and resting.rests(job)
+        way: Callable[..., Taken] = resting.into_image if at_rest else _taken_off
+        report, imaging, saving = way(node, hold, course, request, image)
+    if saving and imaging:
+        return _of_the_whole(node, job, course, report, imaging, saving)
+    if imaging:
+        job.results.add(imaging)
+        try:
+            imaging.check()
+            if request.wait == "durable":
+                imaging.wait(course)
+        except ImageFailed as failed:
+            raise _restore_after_failure(node, job, course, RestoreRequest(target=request.target), failed) from failed
+        former, report = report, reported(imaging, report)
+        job.results.amend(former, report)
+    return report
+
+
+def _refuse_suspended(job: Job) -> None:
+    """Raises WrongState where nothing of the job is here that could leave."""
+    if job.supervision.parked or (job.decision and (job.decision.kind == "driver" or job.decision.away)):
+        by_driver = job.decision is not None and job.decision.kind == "driver"
+        text = f"{'process' if by_driver else 'job'} {job.name} is suspended already"
+        raise WrongState(text, state=job.state, hint=f"gcr restore {job.name}")
 
 
 def _taken_off(
@@ -115,17 +128,17 @@ def _saving(node: Coordinator, job: Job, course: Course, request: CheckpointRequ
 
 
 def _images(
-    node: Coordinator, course: Course, request: CheckpointRequest, key: Sequence[int], caller: Caller
+    node: Coordinator, course: Course, request: CheckpointRequest, key: Sequence[int], caller: Caller, told: Told
 ) -> Callable[[], Imaging | None]:
     """Returns what begins the image of each attempt at a request."""
     patience = node.config.store_s
-    return partial(asked_for, request, key, node.fleet.image_helper, course.began, patience, caller, [])
+    return partial(asked_for, request, key, node.fleet.image_helper, course.began, patience, caller, [], told)
 
 
 def _parked(node: Coordinator, hold: Hold, course: Course, private: parking.Private) -> CheckpointReport:
     """Suspends a job in place by way of a private image, which has its processes then."""
     job, request = hold.job, private.request
-    image = _images(node, course, request, (), OURSELVES)
+    image = _images(node, course, request, (), OURSELVES, Told(job.name))
     saving = whole.begun(node, job, course, request, private.place)
     try:
         attempt = partial(_attempted, node, hold, course, request, image, saving)
@@ -227,7 +240,7 @@ def _forgetting_untouched(node: Coordinator, job: Job) -> Iterator[None]:
         yield
     except BaseException:
         if any(process.strategy == Strategy.DRIVER and process.state == State.RUNNING for process in job.living):
-            node.jobs.remove(job)
+            node.jobs.release(job)
         raise
 
 

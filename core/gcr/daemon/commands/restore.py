@@ -11,11 +11,11 @@ from gcr.api.requests import RestoreRequest
 from gcr.daemon import departures, first_call, giving_up, orphans, reports
 from gcr.daemon.commands import returning
 from gcr.daemon.commands.asked import Asked
+from gcr.daemon.commands.telling import telling
 from gcr.daemon.commands.transaction import (
     carry_out,
     course_of,
     refuse_other_backend,
-    saying_state,
     slowest_link,
     target_of,
 )
@@ -51,14 +51,15 @@ def run(node: Coordinator, request: RestoreRequest, asked: Asked) -> RestoreRepo
     job = _job(node, request, known, course, asked)
     asked.caller.check_owner(job.owner, f"job {job.name}")
     refuse_other_backend(job, request.backend)
-    with saying_state(job), naming_holders(job, node.jobs, node.fleet):
+    with telling(node, job, course, asked, request.image) as story, naming_holders(job, node.jobs, node.fleet):
         giving_up.refuse_parked(job, request.without)
         make_processes(node, job, course, request)
         with node.jobs.changing(job, "restore"):
+            story.begun()
             returning.call_back(node, job, known, request.image)
             if known:
                 returning.take_in(node, job, known, _kept(request, asked))
-            return bring_back(node, job, course, request, asked)
+            return story.done(bring_back(node, job, course, request, asked))
 
 
 def _job(node: Coordinator, request: RestoreRequest, known: ContainedJob | None, course: Course, asked: Asked) -> Job:
@@ -172,5 +173,5 @@ class Attempt(Struct, frozen=True):
         restore_of(swap, moves).run()
         self.job.decision = None
         report = reports.of_driver_restore(self.job, swap, moved)
-        self.node.jobs.remove(self.job)
+        self.node.jobs.release(self.job)
         return report

@@ -17,10 +17,11 @@ from gcr.api.answers import SpansSaved
 from gcr.api.events import ProgressEvent
 from gcr.api.requests import SaveSpansRequest
 from gcr.daemon import departures
+from gcr.daemon.active import Active
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import course_of, saying_state, target_of
 from gcr.daemon.coordinator import Coordinator
-from gcr.daemon.jobs import Active, Job, Save
+from gcr.daemon.jobs import Job, Save
 from gcr.engine import aside
 from gcr.engine.node import Course
 from gcr.engine.target import Target

@@ -27,20 +27,20 @@ RESTING = (State.SUSPENDED, State.DATA_SUSPENDED)
 
 
 class Swap(Struct, frozen=True):
-    """One swap. `progress` returns the teller of a target."""
+    """One swap. `progress` returns the teller of a target; `who`: the caller in words."""
 
     node: Coordinator
     request: SwapRequest
     progress: Callable[[Target], Listener]
     cancelled: Event
     caller: Caller = OURSELVES
+    who: str = "gcrd"
 
     def run(self) -> SwapReport:
         """Both reports. Raises SwapFailed where B did not come back and A did; and what the checkpoint of A raises."""
         self._refuse()
         began = time.monotonic()
-        told = self.progress(self.request.out)
-        out = checkpoint.run(self.node, self.request.checkpoint(), Asked(told, self.cancelled, caller=self.caller))
+        out = checkpoint.run(self.node, self.request.checkpoint(), self._asked(self.request.out, self.cancelled))
         left = time.monotonic()
         try:
             back = self._come_back(left - began)
@@ -64,13 +64,15 @@ class Swap(Struct, frozen=True):
         """`passed`: seconds of the swap's time that are over."""
         limit = self.request.timeout
         request = self.request.restore(max(limit - passed, 0.001) if limit else None)
-        told = self.progress(self.request.back)
-        return restore.run(self.node, request, Asked(told, self.cancelled, caller=self.caller))
+        return restore.run(self.node, request, self._asked(self.request.back, self.cancelled))
 
     def _returned(self, out: Target) -> str:
         """Restores `out`. Returns its state."""
         request = RestoreRequest(target=out)
-        return restore.run(self.node, request, Asked(self.progress(out), Event(), caller=self.caller)).state
+        return restore.run(self.node, request, self._asked(out, Event())).state
+
+    def _asked(self, target: Target, cancelled: Event) -> Asked:
+        return Asked(self.progress(target), cancelled, caller=self.caller, who=self.who)
 
     def _undone(self, error: GcrError) -> GcrError:
         """Restores A, also if no caller waits any more. Returns the error that reports it."""

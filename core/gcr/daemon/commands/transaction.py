@@ -5,9 +5,10 @@ from contextlib import contextmanager, suppress
 
 from gcr.api.requests import TransferRequest
 from gcr.daemon import departures, orphans, reports
+from gcr.daemon.active import Active
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.coordinator import Coordinator
-from gcr.daemon.jobs import Active, Job
+from gcr.daemon.jobs import Job
 from gcr.engine.node import Course
 from gcr.engine.plan import Plan
 from gcr.engine.target import Target

@@ -17,9 +17,10 @@ from threading import Event, Thread
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from gcr.api import jobevents
 from gcr.api.requests import CheckpointRequest
 from gcr.daemon.images.claim import POLL, Claim
-from gcr.daemon.images.order import ImageOrder, nothing_to_image, place_of
+from gcr.daemon.images.order import ImageOrder, Told, nothing_to_image, place_of
 from gcr.daemon.images.silence import Reading, Unhurried, event_of
 from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.engine.duplicates import staged_with
@@ -208,16 +209,19 @@ class Imaging(Struct, eq=False):
     def _is_durable(self, cost: Written) -> None:
         self.durable_s = time.monotonic() - self.order.began
         self.cost, self.parent_refused = cost, cost.parent_refused
-        line = "job %s: image %s is durable after %.2f s: %d bytes written"
-        log.info(line, self.order.job, self.order.name, self.durable_s, cost.bytes_written)
+        order, written = self.order, cost.bytes_written
+        order.told.hear(
+            jobevents.ImageWritten(job=order.job, image=order.name, durable_s=self.durable_s, bytes_written=written)
+        )
         self.done.set()
 
     def fail(self, error: Exception) -> None:
         """Notes that there will be no such image."""
-        known = isinstance(error, GcrError)
-        line = "job %s: image %s was not written: %s"
-        log.error(line, self.order.job, self.order.name, error, exc_info=None if known else error)
-        self.failed = typed(error)
+        order, self.failed = self.order, typed(error)
+        if self.failed is not error:
+            log.error("job %s: image %s met an error without a type", order.job, order.name, exc_info=error)
+        text = self.failed.message[: jobevents.TEXT]
+        order.told.hear(jobevents.ImageFailed(job=order.job, image=order.name, code=self.failed.code, message=text))
         self.done.set()
 
     def remove_published(self) -> None:
@@ -267,10 +271,12 @@ def asked_for(
     patience: float,
     caller: Caller,
     former: list[Imaging],
+    told: Told | None = None,
 ) -> Imaging | None:
     """Begins the image that a request wants. `key`: see `place_of`. Raises UsageError, NotOurs.
 
     former: those of earlier attempts at the request; the new one is added to them.
+    told: hears what becomes of the image; None: the log alone
     """
     if not request.image:
         return None
@@ -284,7 +290,7 @@ def asked_for(
         whole=request.whole or request.container,
         parks=place_of_parked(request.store or "") is not None,
         max_bytes_per_s=request.max_bytes_per_s,
-        job=str(request.target),
+        told=told or Told(str(request.target)),
         user=(caller.uid, caller.gid) if acting.caller else None,
     )
     after = former[-1].claim if former else None

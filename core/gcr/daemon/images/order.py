@@ -5,10 +5,19 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from gcr.api.jobevents import ImageFailed, ImageWritten
 from gcr.api.requests import ImageRequest
+from gcr.daemon.ledger import log_event
 from gcr.errors import UnsupportedState, UsageError
 from gcr.image.store.location import folder_of
 from gcr.peers.image import ImagePeer, StorePlace
+
+
+class Told(Struct, frozen=True):
+    """The name of the job of an image, and the hearer of what becomes of the image."""
+
+    job: str
+    hear: Callable[[ImageWritten | ImageFailed], object] = log_event
 
 
 class ImageOrder(Struct, frozen=True):
@@ -17,7 +26,7 @@ class ImageOrder(Struct, frozen=True):
     `began`: when the checkpoint was asked for, by the monotonic clock. `patience`: seconds that the store may be silent
     when it is asked to take an image. `stays`: the job runs on; `whole`: its processes are in the image, too.
     `parks`: the image is private, and keeps a job that is suspended in place. The job may have no device memory.
-    `job`: the target as it was asked for, by name or pid.
+    `told`: see Told.
     `user`: uid and gid of the helper, where it does not run as the daemon's own user.
     """
 
@@ -29,8 +38,13 @@ class ImageOrder(Struct, frozen=True):
     whole: bool = False
     parks: bool = False
     max_bytes_per_s: float | None = None
-    job: str = ""
+    told: Told = Told("")
     user: tuple[int, int] | None = None
+
+    @property
+    def job(self) -> str:
+        """Returns the name of the job."""
+        return self.told.job
 
 
 def place_of(request: ImageRequest, key: Sequence[int]) -> StorePlace:

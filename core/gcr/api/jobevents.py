@@ -1,0 +1,228 @@
+"""Job events: what has happened to jobs, as the daemon remembers it and `gcr events --json` prints it.
+
+One class a kind of event; `event` in the JSON is its name. Sizes are bytes, times seconds, rates bytes per second; None
+is null. Texts that come from outside are cut to TEXT characters, since the daemon keeps thousands of events.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import field
+
+from gcr.api.answers import Answer
+
+SCHEMA = 1  # version of a line
+TEXT = 500  # characters
+
+
+def now() -> str:
+    """Returns this moment: ISO 8601, to the millisecond, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class Event(Answer, frozen=True, kw_only=True, tag_field="event", tag=_snake):
+    """`seq`: its number among the events that the caller may see, from 1 on in each daemon. `time`: see `now`."""
+
+    seq: int = 0
+    time: str = field(default_factory=now)
+
+    def line(self) -> dict[str, Any]:
+        """Returns the object that a line of `gcr events --json` is."""
+        return {"schema": SCHEMA, **self.to_json()}
+
+
+class DaemonStarted(Event, frozen=True, kw_only=True):
+    """The first event of a daemon: it does not know those of the daemon before."""
+
+    pid: int
+    version: str
+
+
+class EventsMissed(Event, frozen=True, kw_only=True):
+    """The daemon has forgotten this many events that the caller has not read. `seq`: of the last one."""
+
+    count: int
+
+
+class JobEvent(Event, frozen=True, kw_only=True):
+    """An event of a job."""
+
+    job: str
+
+
+class JobRegistered(JobEvent, frozen=True, kw_only=True):
+    """A job is under this daemon from now on. `uid`: of its owner."""
+
+    simulated: bool
+    uid: int
+
+
+class JobEnded(JobEvent, frozen=True, kw_only=True):
+    """Its program and all processes have ended. `state`: the job's at that time; `stopped`: it is in an image."""
+
+    state: str
+
+
+class JobReleased(JobEvent, frozen=True, kw_only=True):
+    """A process that gcr did not start runs without gcr again."""
+
+
+class SupervisorGone(JobEvent, frozen=True, kw_only=True):
+    """The `gcr run` of the job has died; the daemon looks after the job."""
+
+
+class JobRecovered(JobEvent, frozen=True, kw_only=True):
+    """A command was cut short by a death, and the job was brought to a state of rest. `action`: how."""
+
+    was: str
+    state: str
+    action: str
+
+
+class ProcessAttached(JobEvent, frozen=True, kw_only=True):
+    """A process of the job has connected to this daemon."""
+
+    pid: int
+    backend: str
+
+
+class ProcessEnded(JobEvent, frozen=True, kw_only=True):
+    """`state`: the state of the process when it ended."""
+
+    pid: int
+    state: str
+
+
+class CommandEvent(JobEvent, frozen=True, kw_only=True):
+    """A part of a checkpoint or a restore. `transaction`: the same in all events of one command.
+
+    by: the caller: its uid, pid and command line
+    """
+
+    transaction: str
+    by: str
+
+
+class BegunEvent(CommandEvent, frozen=True, kw_only=True):
+    """The command has its turn at the job."""
+
+    image: str | None = None
+
+
+class CheckpointBegun(BegunEvent, frozen=True, kw_only=True):
+    """A checkpoint has begun."""
+
+
+class RestoreBegun(BegunEvent, frozen=True, kw_only=True):
+    """A restore has begun."""
+
+
+class DoneEvent(CommandEvent, frozen=True, kw_only=True):
+    """A command is done. `took_s`: from the request to the answer; `phases_s`: as in the report."""
+
+    state: str
+    simulated: bool
+    bytes: int
+    took_s: float
+    phases_s: Mapping[str, float]
+
+
+class CheckpointDone(DoneEvent, frozen=True, kw_only=True):
+    """A checkpoint is done. `strategy`: how device data left. `stop_s`: the program stood still.
+
+    vram_free_s: None for a job that was left running · copy_s, bytes_per_s: of the copy from the device
+    """
+
+    strategy: str
+    stop_s: float
+    vram_free_s: float | None
+    copy_s: float
+    bytes_per_s: float | None
+    image: str | None
+
+
+class RestoreDone(DoneEvent, frozen=True, kw_only=True):
+    """A restore is done. `moved`: devices by UUID: what the job left, and where it came back instead."""
+
+    copy_s: float
+    bytes_per_s: float | None
+    cold: bool
+    moved: Mapping[str, str]
+
+
+class FailedEvent(CommandEvent, frozen=True, kw_only=True):
+    """A command was refused, or failed. `exit` says which: 3 refused, 4 rolled back, 5 lost, 130 interrupted.
+
+    code, exit, message: of the error · state: in which it leaves the job
+    """
+
+    code: str
+    exit: int
+    message: str
+    state: str | None
+    took_s: float
+
+
+class CheckpointFailed(FailedEvent, frozen=True, kw_only=True):
+    """A checkpoint was not done."""
+
+
+class RestoreFailed(FailedEvent, frozen=True, kw_only=True):
+    """A restore was not done."""
+
+
+CHECKPOINTS = (CheckpointBegun, CheckpointDone, CheckpointFailed)
+
+
+class ImageWritten(JobEvent, frozen=True, kw_only=True):
+    """An image is durable. `durable_s`: since the request; `bytes_written`: bytes that the store did not have."""
+
+    image: str
+    durable_s: float
+    bytes_written: int
+
+
+class ImageFailed(JobEvent, frozen=True, kw_only=True):
+    """An image was not written."""
+
+    image: str
+    code: str
+    message: str
+
+
+AnyEvent = (
+    DaemonStarted
+    | EventsMissed
+    | JobRegistered
+    | JobEnded
+    | JobReleased
+    | SupervisorGone
+    | JobRecovered
+    | ProcessAttached
+    | ProcessEnded
+    | CheckpointBegun
+    | CheckpointDone
+    | CheckpointFailed
+    | RestoreBegun
+    | RestoreDone
+    | RestoreFailed
+    | ImageWritten
+    | ImageFailed
+)
+
+
+class EventBatch(Answer, frozen=True, kw_only=True):
+    """The answer of `events`: the oldest of those that were asked for, with consecutive numbers.
+
+    daemon: names the daemon, whose numbers these are · last: the number to go on from
+    """
+
+    daemon: str
+    last: int
+    events: tuple[AnyEvent, ...]
