@@ -67,3 +67,19 @@ def test_a_follower_hears_of_a_job_from_its_begin_to_its_end_and_of_the_next_dae
     assert (again["pid"], again["seq"]) == (second, 1)
     follower.send_signal(signal.SIGINT)
     assert follower.wait(PATIENCE) == 130
+
+
+def test_top_shows_the_devices_own_count_and_the_last_swap_of_a_job(machine: Machine) -> None:
+    machine.start()
+    assert machine.gcr("top", "--once").body["jobs"][0]["last_swap"] is None
+    gone = machine.leave()
+    top = machine.gcr("top", "--once").body
+    jsonschema.Draft202012Validator(schemas.load("top")).validate(top)
+    (job,), (device,) = top["jobs"], top["devices"]
+    swap = job["last_swap"]
+    assert job["state"] == "suspended"
+    assert (swap["event"], swap["bytes"], swap["simulated"]) == ("checkpoint_done", gone.body["bytes"], True)
+    machine.come_back()
+    top = machine.gcr("top").body
+    assert top["jobs"][0]["last_swap"]["event"] == "restore_done"
+    assert top["devices"][0]["used_bytes"] - device["used_bytes"] >= gone.body["bytes"]

@@ -91,6 +91,7 @@ def daemon() -> Iterator[FakeDaemon]:
             checkpoint=answering(CHECKPOINT),
             restore=answering(RESTORE),
             ps=answering({"jobs": JOBS}),
+            events=answering({"daemon": "d", "last": 0, "events": []}),
             recover=answering({"jobs": [{"job": "llm", "was": "frozen", "now": "running", "action": "rolled back"}]}),
         )
         yield fake

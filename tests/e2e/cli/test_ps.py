@@ -42,9 +42,12 @@ def test_top_shows_devices_totals_and_jobs_once_where_it_is_piped(gcr: Gcr, daem
     assert above.splitlines()[1].split() == [
         *("nvidia:0", "SIMULATED", "H200", "1.0", "GiB", "4.0", "GiB", "25", "%", "1000", "B", "SIMULATED")
     ]
-    assert below == gcr("ps").out
+    assert [line.split() for line in below.splitlines()] == [
+        [*("JOB", "STATE", "PROCESSES", "MEMORY", "AGE", "LAST", "SWAP", "TOOK", "MOVED", "RATE", "COMMAND")],
+        ["llm", "running", "1", "1000", "B", below.split()[-7], "-", "-", "-", "-", "python", "serve.py"],
+    ]
     found = gcr("--json", "top").json
-    assert (found["devices"][0]["jobs_bytes"], found["jobs"]) == (1000, JOBS)
+    assert (found["devices"][0]["jobs_bytes"], found["jobs"]) == (1000, [{**JOBS[0], "last_swap": None}])
     assert gcr("--json", "top", "--backend", "amd").json["jobs"] == []
 
 

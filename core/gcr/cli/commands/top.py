@@ -1,84 +1,123 @@
-"""`gcr top`: devices and jobs, live."""
+"""`gcr top`: devices, jobs and their last swaps, live."""
 
+import math
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import click
-from msgspec import Struct
+from msgspec import Struct, field
 
-from gcr import units
+from gcr.api.jobevents import CheckpointDone, RestoreDone
 from gcr.api.listings import DeviceInfo, DeviceList, JobInfo
 from gcr.api.requests import DevicesRequest
-from gcr.cli import jobtable, text
+from gcr.cli import text, toptable
 from gcr.cli.commands.devices import present
 from gcr.cli.commands.ps import jobs_of
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
-from gcr.errors import DaemonUnavailable
+from gcr.errors import DaemonUnavailable, Interrupted, NotAllKnown
 from gcr.rendezvous.client import Client
+from gcr.rendezvous.following import GONE, Reader
 
 INTERVAL_S = 1.0
-HEAD = ("DEVICE", "NAME", "USED", "TOTAL", "", "JOBS", "")
+
+Swap = CheckpointDone | RestoreDone
 
 
 class Looked(Struct, frozen=True):
-    """`jobs_bytes`: bytes of jobs that run, by device."""
+    """A look at the machine. `jobs_bytes`: bytes of jobs that run, by device; `swaps`: the last one of each job."""
 
     devices: Sequence[DeviceInfo]
     jobs_bytes: Mapping[str, int]
     jobs: Sequence[JobInfo]
+    swaps: Mapping[str, Swap]
 
     def to_json(self) -> dict[str, Any]:
         rows = [{**device.to_json(), "jobs_bytes": self.jobs_bytes[device.uuid]} for device in self.devices]
-        return {"devices": rows, "jobs": [job.to_json() for job in self.jobs]}
+        jobs = [{**job.to_json(), "last_swap": _swap(self.swaps.get(job.job))} for job in self.jobs]
+        return {"devices": rows, "jobs": jobs}
+
+    def render(self, width: int | None) -> str:
+        """Returns the tables of devices and of jobs, an empty line apart."""
+        devices = [(device, self.jobs_bytes[device.uuid]) for device in self.devices]
+        jobs = [(job, self.swaps.get(job.job)) for job in self.jobs]
+        return f"{toptable.of_devices(devices, width)}\n\n{toptable.of_jobs(jobs, width)}"
 
 
-@click.command("top", epilog=examples("gcr top", "gcr top --once", "gcr --json top"))
+def _swap(event: Swap | None) -> dict[str, Any] | None:
+    return event.to_json() if event else None
+
+
+def parse_interval(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    """Refuses nan, which lies in every range of click's."""
+    if math.isnan(value):
+        raise click.BadParameter("nan is no time", ctx, param)
+    return value
+
+
+@click.command("top", epilog=examples("gcr top", "gcr top --interval 0.2", "gcr top --once", "gcr --json top"))
 @click.option("--once", is_flag=True, help="Show it once; so it is wherever stdout is no terminal.")
+@click.option(
+    "--interval",
+    metavar="S",
+    type=click.FloatRange(0.05, 3600.0),
+    callback=parse_interval,
+    default=INTERVAL_S,
+    show_default=True,
+    help="Seconds between two looks.",
+)
 @common_options
 @click.pass_obj
-def command(options: Options, once: bool) -> None:
-    """Show devices, how much of each is in use and by which share of it jobs, and the jobs, every second until Ctrl-C.
+def command(options: Options, once: bool, interval: float) -> int:
+    """Show devices, how much of each is in use and by which share of it jobs, and the jobs, until Ctrl-C.
 
-    USED is the device's own count. JOBS is the data of jobs that run there, by gcr's books.
+    USED is the device's own count. JOBS is the data of jobs that run there, by gcr's books. LAST SWAP is the last
+    checkpoint or restore of a job under this daemon. TOOK is the time from the request to its end.
     """
+    top = Top(options)
     if options.json:
-        print_json(success("top", _looked(options).to_json()))
+        print_json(success("top", top.look().to_json()))
     elif once or not sys.stdout.isatty():
-        print_text(render(_looked(options)))
+        print_text(top.look().render(text.width()))
     else:
-        _watch(options)
+        return _watch(top, interval)
+    return 0
 
 
-def _watch(options: Options) -> None:
-    from rich.live import Live
-    from rich.text import Text
+class Top(Struct):
+    """Looks at the same machine again and again."""
 
-    with Live(auto_refresh=False, screen=True) as live:
-        while True:
-            live.update(Text(render(_looked(options))), refresh=True)
-            time.sleep(INTERVAL_S)
+    options: Options
+    _reader: Reader = field(default_factory=Reader)
+    _swaps: dict[str, Swap] = field(default_factory=dict)
 
+    def look(self) -> Looked:
+        """Raises GONE where a daemon that has jobs does not answer; NotAllKnown."""
+        jobs, seen = jobs_of(self.options), self._ask()
+        known = {device.uuid for device in seen}
+        rows = [*seen, *(device for device in present(self.options.backend) if device.uuid not in known)]
+        names = {job.job for job in jobs}
+        self._swaps = {name: swap for name, swap in self._swaps.items() if name in names}
+        return Looked(rows, _held(jobs), jobs, self._swaps)
 
-def _looked(options: Options) -> Looked:
-    jobs = jobs_of(options)
-    seen = _seen_by_jobs(options)
-    known = {device.uuid for device in seen}
-    rows = [*seen, *(device for device in present(options.backend) if device.uuid not in known)]
-    return Looked(rows, _held(jobs), jobs)
+    def _ask(self) -> list[DeviceInfo]:
+        """Returns the devices that jobs see, and notes their swaps. Without a daemon there is neither.
 
-
-def _seen_by_jobs(options: Options) -> list[DeviceInfo]:
-    """Simulated ones are seen from inside only, so the daemon is asked; where none runs there is no job."""
-    try:
-        with Client.connect(autostart=False) as client:
-            rows = client.ask(DevicesRequest(), DeviceList, timeout=30.0).devices
-    except DaemonUnavailable:
-        return []
-    return [row for row in rows if options.backend in (None, row.backend)]
+        Simulated devices are seen from inside only, so the daemon is asked.
+        """
+        try:
+            with Client.connect(autostart=False) as client:
+                for event in self._reader.rest(client):
+                    if isinstance(event, CheckpointDone | RestoreDone):
+                        self._swaps[event.job] = event
+                rows = client.ask(DevicesRequest(), DeviceList, timeout=30.0).devices
+        except DaemonUnavailable:
+            return []
+        return [row for row in rows if self.options.backend in (None, row.backend)]
 
 
 def _held(jobs: Sequence[JobInfo]) -> Counter[str]:
@@ -90,23 +129,25 @@ def _held(jobs: Sequence[JobInfo]) -> Counter[str]:
     return found
 
 
-def render(looked: Looked) -> str:
-    """Devices, an empty line, and the table of `gcr ps`."""
-    width, devices, jobs = text.width(), looked.devices, looked.jobs
-    rows = [_cells(device, looked.jobs_bytes[device.uuid]) for device in devices]
-    above = text.table(HEAD, rows) if rows else "no devices"
-    lines = [text.cut(line, width) for line in above.splitlines()]
-    return "\n".join([*lines, "", jobtable.table(jobs, width) if jobs else "no jobs"])
+def _watch(top: Top, interval: float) -> int:
+    """Shows it until a signal ends it; the terminal is then as before. A daemon that has ended is waited for."""
+    from rich.live import Live
+    from rich.text import Text
+
+    signal.signal(signal.SIGTERM, _end)
+    shown = ""
+    try:
+        with Live(auto_refresh=False, screen=True) as live:
+            while True:
+                try:
+                    shown = now = top.look().render(text.width())
+                except (*GONE, NotAllKnown) as error:
+                    now = f"{shown}\n\nas it was: {error}".lstrip()
+                live.update(Text(now), refresh=True)
+                time.sleep(interval)
+    except KeyboardInterrupt:
+        return Interrupted.exit
 
 
-def _cells(device: DeviceInfo, jobs: int) -> tuple[str, ...]:
-    used, total = device.used_bytes, device.total_bytes
-    return (
-        device.label,
-        text.printable(device.name),
-        units.size(used),
-        units.size(total),
-        text.percent(used / total) if total else "-",
-        units.size(jobs),
-        "SIMULATED" * device.simulated,
-    )
+def _end(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
