@@ -119,6 +119,8 @@ def test_two_servers_take_turns_and_answer_from_their_memory(served: Served) -> 
     assert served.models() == {"chat": "parked", "embed": "ready"}
     assert served.machine.job("chat")["state"] == "suspended"
     assert served.metric('gcr_serve_swaps_total{direction="start"') == 2
+    counted = 'gcr_job_swap_seconds_count{direction="checkpoint"}'
+    until(lambda: served.metric(counted) >= 3, 30.0, "the daemon's events are counted")
     pid = served.machine.job("embed")["pid"]
     assert served.end() == 0
     assert served.machine.job("embed")["pid"] == pid  # its jobs are left

@@ -13,6 +13,7 @@ from aiohttp import web
 from gcr.serve import policies, seat
 from gcr.serve.config import ServeConfig
 from gcr.serve.front import Front
+from gcr.serve.jobmetrics import JobMetrics
 from gcr.serve.jobs import NodeJobs
 from gcr.serve.metrics import Metrics, Row
 from gcr.serve.pool import Pool
@@ -92,6 +93,7 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
     server = Server(config, NodeJobs(config.models, options, config.data_only))
     try:
+        JobMetrics(server.metrics.registry).follow()
         await server.listen(sock)
         told(url_of(sock))
         await ending.wait()
