@@ -5,8 +5,7 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
-from http import HTTPStatus
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,6 +21,7 @@ from gcr.serve.refusals import Refusal
 log = logging.getLogger(__name__)
 
 UPSTREAM = "/upstream/"
+MODELS = "/v1/models"
 BODY_S = 300.0  # a body that is not whole after so long is refused
 AGAIN_S = 0.05  # between two attempts to reach a server that does not listen any more
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -36,17 +36,19 @@ class Front:
         self._own = {
             "/health": self._health,
             "/metrics": self._metrics_page,
-            "/v1/models": self._models,
+            MODELS: self._models,
         }
+        self._created = int(time.time())
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         began = time.monotonic()
         model, status = "", 499  # a client that has left
         try:
             self._check_token(request)
-            if own := self._own.get(request.path):
-                status = HTTPStatus.OK
-                return own(request)
+            if own := self._own_page(request):
+                answer = own(request)
+                status = answer.status
+                return answer
             model, path, body = await self._asked(request)
             answer, status = await self._answered(request, model, path, body)
             return answer
@@ -154,6 +156,11 @@ class Front:
 
     # ---- its own pages ------------------------------------------------------------------------------------------
 
+    def _own_page(self, request: web.BaseRequest) -> Callable[[web.BaseRequest], web.Response] | None:
+        if request.path.startswith(f"{MODELS}/") and request.method in ("GET", "HEAD"):
+            return self._one_model
+        return self._own.get(request.path)
+
     def _health(self, request: web.BaseRequest) -> web.Response:
         return _json({"status": "ok", "models": self._states()})
 
@@ -166,11 +173,19 @@ class Front:
 
     def _models(self, request: web.BaseRequest) -> web.Response:
         states = self._states()
-        rows = [
-            {"id": name, "object": "model", "owned_by": "gcr", "state": states[model]}
-            for name, model in self._called.items()
-        ]
-        return _json({"object": "list", "data": rows})
+        return _json({"object": "list", "data": [self._row(name, states) for name in self._called]})
+
+    def _one_model(self, request: web.BaseRequest) -> web.Response:
+        """Answers `/v1/models/ID`, where a slash of the ID may come as it is. Raises Refusal."""
+        path = request.raw_path.partition("?")[0]
+        name = unquote(path.removeprefix(f"{MODELS}/"))
+        self._known(name)
+        return _json(self._row(name, self._states()))
+
+    def _row(self, name: str, states: Mapping[str, str]) -> dict[str, Any]:
+        """Returns a model object of OpenAI's interface, and its state."""
+        model = self._called[name]
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "gcr", "state": states[model]}
 
 
 def _json(body: dict[str, Any]) -> web.Response:

@@ -202,6 +202,25 @@ def test_its_own_pages(tmp_path):
     on_front(tmp_path, test)
 
 
+def test_one_model_by_its_name_or_alias(tmp_path):
+    async def test(client: Client) -> None:
+        listed = json.loads((await client.get("/v1/models"))[1])["data"]
+        for row, path in zip(listed, ("a", "org/A", "b"), strict=True):
+            assert json.loads((await client.get(f"/v1/models/{path}"))[1]) == row
+            assert (row["object"], row["state"]) == ("model", "cold")
+        encoded = URL(f"{client.url}/v1/models/org%2FA?x=1", encoded=True)
+        async with client.session.get(encoded) as answer:
+            assert (await answer.json())["id"] == "org/A"
+        for path in ("c", "", "a/", "..%2Fa"):
+            async with client.session.get(URL(f"{client.url}/v1/models/{path}", encoded=True)) as answer:
+                assert code_of((answer.status, await answer.json())) == (404, "unknown_model")
+        async with client.session.delete(f"{client.url}/v1/models/a") as answer:
+            assert code_of((answer.status, await answer.json())) == (400, "no_model")
+        assert client.jobs.done == []
+
+    on_front(tmp_path, test)
+
+
 @pytest.mark.parametrize(
     ("accept", "parse"), [("text/plain", prometheus), ("application/openmetrics-text; version=1.0.0", openmetrics)]
 )
