@@ -21,6 +21,7 @@ T = TypeVar("T")
 PORT = "{port}"
 LEAVE, END = "leave", "end"
 _MOST_ALIAS = 200
+_LEAST_IDLE_S = 0.1
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True):
@@ -46,6 +47,14 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     surroundings: Surroundings
 
 
+class ClientLimits(Struct, frozen=True, kw_only=True):
+    """Limits on clients. connections: most at once · idle: seconds without a request · max_body: bytes"""
+
+    connections: int
+    idle: float
+    max_body: int
+
+
 class ServeConfig(Struct, frozen=True, kw_only=True):
     """All of the file. Times in seconds, sizes in bytes.
 
@@ -58,7 +67,7 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     token: str | None = None
     policy: str
     memory: int | None
-    max_body: int
+    clients: ClientLimits
     queue: int
     hold: float
     grace: float
@@ -86,6 +95,11 @@ class _Model(Struct, forbid_unknown_fields=True, kw_only=True):
     cwd: str | None = None
 
 
+class _Clients(Struct, forbid_unknown_fields=True, kw_only=True):
+    connections: int = 400
+    idle: str | int | float = "75s"
+
+
 class _Serve(Struct, forbid_unknown_fields=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8080
@@ -98,6 +112,7 @@ class _Serve(Struct, forbid_unknown_fields=True, kw_only=True):
     grace: str | int | float = "30s"
     on_stop: str = LEAVE
     data_only: bool = False
+    clients: dict[str, Any] = field(default_factory=dict)
 
 
 class _File(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -147,7 +162,7 @@ def _checked(body: Mapping[str, Any], folder: Path) -> ServeConfig:
         token=_token(serve.token_file, folder),
         policy=serve.policy,
         memory=_optional("serve.memory", serve.memory, quantities.size),
-        max_body=_at("serve.max_body", serve.max_body, quantities.size),
+        clients=_clients(serve),
         queue=_at_least("serve.queue", serve.queue, 1),
         hold=_at("serve.hold", serve.hold, quantities.seconds),
         grace=_at("serve.grace", serve.grace, quantities.seconds),
@@ -159,6 +174,18 @@ def _checked(body: Mapping[str, Any], folder: Path) -> ServeConfig:
     _check_names(config)
     _check_room(config)
     return config
+
+
+def _clients(serve: _Serve) -> ClientLimits:
+    given = _converted("serve.clients", serve.clients, _Clients)
+    idle = _at("serve.clients.idle", given.idle, quantities.seconds)
+    if idle < _LEAST_IDLE_S:
+        raise ValueError(f"serve.clients.idle: {given.idle!r} is less than {_LEAST_IDLE_S:g} s")
+    return ClientLimits(
+        connections=_at_least("serve.clients.connections", given.connections, 1),
+        idle=idle,
+        max_body=_at("serve.max_body", serve.max_body, quantities.size),
+    )
 
 
 def _model(name: str, body: Mapping[str, Any], folder: Path) -> ModelConfig:

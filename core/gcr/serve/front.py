@@ -46,9 +46,9 @@ class Front:
         try:
             self._check_token(request)
             if own := self._own_page(request):
-                answer = own(request)
-                status = answer.status
-                return answer
+                page = own(request)
+                status = page.status
+                return page
             model, path, body = await self._asked(request)
             answer, status = await self._answered(request, model, path, body)
             return answer
@@ -63,7 +63,7 @@ class Front:
     async def _asked(self, request: web.BaseRequest) -> tuple[str, str, bytes | AsyncIterator[bytes] | None]:
         """Returns model, path and body. Raises Refusal."""
         length = request.content_length
-        if length is not None and length > self._config.max_body:
+        if length is not None and length > self._config.clients.max_body:
             raise self._too_large()
         if request.headers.get("expect", "").lower() == "100-continue":
             await request.writer.write(CONTINUE)
@@ -105,12 +105,12 @@ class Front:
         read = 0
         async for piece in request.content.iter_any():
             read += len(piece)
-            if read > self._config.max_body:
+            if read > self._config.clients.max_body:
                 raise self._too_large()
             yield piece
 
     def _too_large(self) -> Refusal:
-        return Refusal(refusals.TOO_LARGE, f"the body is larger than {self._config.max_body} bytes")
+        return Refusal(refusals.TOO_LARGE, f"the body is larger than {self._config.clients.max_body} bytes")
 
     # ---- the answer ---------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from http import HTTPStatus
 
 from msgspec import Struct
 
@@ -21,11 +22,13 @@ NO_SUCH_PATH = Kind("no_such_path", 404)
 UNKNOWN_MODEL = Kind("unknown_model", 404)
 SLOW_REQUEST = Kind("slow_request", 408)
 TOO_LARGE = Kind("too_large", 413)
+HEAD_TOO_LARGE = Kind("head_too_large", 431)
 UPSTREAM_GONE = Kind("upstream_gone", 502)
 QUEUE_FULL = Kind("queue_full", 503, retry=True)
 DEADLINE = Kind("deadline", 503, retry=True)
 NO_ROOM = Kind("no_room", 503, retry=True)
 MODEL_FAILED = Kind("model_failed", 503, retry=True)
+TOO_MANY_CONNECTIONS = Kind("too_many_connections", 503, retry=True)
 SHUTTING_DOWN = Kind("shutting_down", 503, retry=True)
 
 ALL = (
@@ -36,11 +39,13 @@ ALL = (
     UNKNOWN_MODEL,
     SLOW_REQUEST,
     TOO_LARGE,
+    HEAD_TOO_LARGE,
     UPSTREAM_GONE,
     QUEUE_FULL,
     DEADLINE,
     NO_ROOM,
     MODEL_FAILED,
+    TOO_MANY_CONNECTIONS,
     SHUTTING_DOWN,
 )
 
@@ -59,3 +64,12 @@ class Refusal(Exception):
         """Returns JSON in the shape of OpenAI's errors."""
         error = {"message": self.message, "type": "gcr_serve", "code": self.kind.code}
         return json.dumps({"error": error}).encode()
+
+    def answer(self, *, keeps: bool) -> bytes:
+        """Returns a whole HTTP answer. `keeps`: the connection goes on after it."""
+        body, status = self.body(), HTTPStatus(self.kind.status)
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **self.headers()}
+        if not keeps:
+            headers["Connection"] = "close"
+        lines = [f"HTTP/1.1 {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in headers.items())]
+        return "\r\n".join([*lines, "\r\n"]).encode() + body

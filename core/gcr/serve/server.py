@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -11,7 +12,8 @@ import uvloop
 from aiohttp import web
 
 from gcr.serve import policies, seat
-from gcr.serve.config import ServeConfig
+from gcr.serve.config import ClientLimits, ServeConfig
+from gcr.serve.edge import Clients
 from gcr.serve.front import Front
 from gcr.serve.jobmetrics import JobMetrics
 from gcr.serve.jobs import NodeJobs
@@ -19,11 +21,11 @@ from gcr.serve.metrics import Metrics, Row
 from gcr.serve.pool import Pool
 from gcr.serve.proxy import Proxy
 from gcr.serve.upstream import Jobs
-from gcr.serveerrors import PortInUse
+from gcr.serveerrors import BadServeConfig, PortInUse
 
 log = logging.getLogger(__name__)
 
-KEEPALIVE_S = 75.0
+OTHER_DESCRIPTORS = 64  # of this process: its log, the daemon, threads
 BACKLOG = 1024
 LAST_WORDS_S = 1.0  # connections are closed so long after the last request had its grace
 
@@ -42,28 +44,30 @@ class Server:
             front.handle,
             handler_cancellation=True,  # a client that leaves: its request ends at once
             access_log=None,
-            keepalive_timeout=KEEPALIVE_S,
+            keepalive_timeout=config.clients.idle,
             auto_decompress=False,
         )
         self._runner = web.ServerRunner(web_server, shutdown_timeout=LAST_WORDS_S)
-        self._running: asyncio.Task[None] | None = None
-        self._site: web.SockSite | None = None
+        self.clients = Clients(config.clients, web_server)
+        self._running: list[asyncio.Task[None]] = []
+        self._listening: asyncio.Server | None = None
 
     async def listen(self, listening: socket.socket) -> None:
         await self.pool.adopt()
         await self._runner.setup()
-        self._site = web.SockSite(self._runner, listening, backlog=BACKLOG)
-        await self._site.start()
-        self._running = asyncio.create_task(self.pool.run())
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(self.clients.connection, sock=listening, backlog=BACKLOG)
+        self._running = [asyncio.create_task(each()) for each in (self.pool.run, self.clients.run)]
 
     async def close(self) -> None:
-        if self._site:
-            await self._site.stop()
+        if self._listening:
+            self._listening.close()
         await self.pool.close()
-        if self._running:
-            self._running.cancel()
+        for task in self._running:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._running
+                await task
+        self.clients.close()
         await self._runner.cleanup()
         await self.proxy.close_all()
 
@@ -77,6 +81,7 @@ def run(config: ServeConfig, options: Sequence[str], told: Callable[[str], objec
 
     Raises PortInUse, ModelTaken, BadServeConfig.
     """
+    check_descriptors(config.clients)
     with (
         seat.taken(config.models),
         listening(config.host, config.port) as sock,
@@ -100,6 +105,15 @@ async def _serve(
         log.info("ending: %s", config.on_stop)
     finally:
         await server.close()
+
+
+def check_descriptors(limits: ClientLimits) -> None:
+    """Raises BadServeConfig where this process may not have a descriptor for each connection, and one to a server."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * limits.connections + OTHER_DESCRIPTORS
+    if most != resource.RLIM_INFINITY and most < needed:
+        text = f"serve.clients.connections: {limits.connections} need {needed} descriptors, and the limit is {most}"
+        raise BadServeConfig(text, hint=f"ulimit -n {needed}, or fewer connections")
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr.serve import quantities
-from gcr.serve.config import ServeConfig, filled, load, port_in
+from gcr.serve.config import ClientLimits, ServeConfig, filled, load, port_in
 from gcr.serve.policies import chosen
 from gcr.serveerrors import BadServeConfig
 
@@ -16,6 +16,7 @@ GOOD = """
 port = 9000
 memory = "80GiB"
 max_body = "1MiB"
+clients = { connections = 9 }
 [models.chat]
 command = "python server.py --port {port}"
 priority = 10
@@ -38,7 +39,8 @@ def written(folder: Path, text: str) -> ServeConfig:
 def test_a_whole_file(tmp_path):
     config = written(tmp_path, GOOD)
     chat, embed = config.models["chat"], config.models["embed"]
-    assert (config.host, config.port, config.memory, config.max_body) == ("127.0.0.1", 9000, 80 << 30, 1 << 20)
+    assert (config.host, config.port, config.memory) == ("127.0.0.1", 9000, 80 << 30)
+    assert config.clients == ClientLimits(connections=9, idle=75.0, max_body=1 << 20)
     assert (chat.command, chat.port, chat.health, chat.pinned) == (
         ("python", "server.py", "--port", "{port}"),
         None,
@@ -83,6 +85,9 @@ MODEL = '[models.chat]\ncommand = "serve {port}"\n'
         (MODEL + "[serve]\nqueue = 0", "serve.queue: 0 is less than 1"),
         (MODEL + '[serve]\non_stop = "kill"', "serve.on_stop"),
         (MODEL + '[serve]\ntoken_file = "missing"', "serve.token_file"),
+        (MODEL + "[serve.clients]\nconnections = 0", "serve.clients.connections: 0 is less than 1"),
+        (MODEL + "[serve.clients]\nidle = 0", "serve.clients.idle: 0 is less than"),
+        (MODEL + "[serve.clients]\nidel = 0", "did you mean idle?"),
         (MODEL + "port = 8080", "serve has port 8080 already"),
         (MODEL + 'port = 1\n[models.b]\ncommand = "b"\nport = 1', "chat has port 1 already"),
         (MODEL + 'aliases = ["b"]\n[models.b]\ncommand = "b {port}"', "is called 'b' already"),

@@ -1,15 +1,20 @@
 """The front's HTTP: routes, bodies, streams, limits, and clients that behave badly. Sockets are real."""
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 
 import pytest
+import uvloop
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 from serving import Client, FakeJobs, code_of, config_of, front
 from yarl import URL
 
 from gcr.serve import refusals
+from gcr.serve.server import check_descriptors
+from gcr.serveerrors import BadServeConfig
 
 MIB = 1 << 20
 LABELS = ("model", "code", "direction", "state")
@@ -22,7 +27,8 @@ def on_front(tmp_path, test, **config):
         async with front(config_of(tmp_path, **config), FakeJobs()) as client:
             await test(client)
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as gcr serve has it
+        runner.run(asyncio.wait_for(run(), 60))
 
 
 def test_what_a_request_must_say(tmp_path):
@@ -161,6 +167,73 @@ async def _raw(client: Client, text: str) -> bytes:
     found = await reader.readline()
     writer.close()
     return found
+
+
+def test_a_connection_beyond_the_most_is_refused_and_has_its_turn_later(tmp_path):
+    async def test(client: Client) -> None:
+        async with _opened(client), _opened(client) as (_, second):
+            await client.until(lambda: len(client.server.clients.open) == 2, "both are there")
+            async with _opened(client) as (reader, writer):
+                writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            assert (head.split()[1], b"Retry-After: 5" in head) == (b"503", True)
+            assert json.loads(body)["error"]["code"] == "too_many_connections"
+            second.close()
+            await client.until(lambda: len(client.server.clients.open) == 1, "one has left")
+            assert (await client.get("/health"))[0] == 200
+
+    on_front(tmp_path, test, serve="clients = { connections = 2 }")
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        ("", b""),
+        ("GET /health HTTP/1.1\r\nX-", b"HTTP/1.1 408"),
+        ("GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 200"),
+    ],
+)
+def test_a_connection_without_a_whole_head_is_closed_after_its_idle_time(sent, answer, tmp_path):
+    """Bytes of a head that never ends do not keep it open."""
+
+    async def test(client: Client) -> None:
+        async with _opened(client) as (reader, writer):
+            writer.write(sent.encode())
+            reading = asyncio.create_task(reader.read())
+            while not reading.done():
+                await asyncio.wait([reading], timeout=0.05)
+                writer.write(b"x" if sent.endswith("X-") else b"")
+            assert (await reading)[:12] == answer
+            await client.until(lambda: not client.server.clients.open, "it is gone")
+
+    on_front(tmp_path, test, serve='clients = { idle = "400ms" }')
+
+
+def test_a_head_that_is_too_large(tmp_path):
+    async def test(client: Client) -> None:
+        async with _opened(client) as (reader, writer):
+            writer.write(b"GET / HTTP/1.1\r\n" + b"X-Much: 1\r\n" * 7000)
+            answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 431 ") and b"head_too_large" in answer
+
+    on_front(tmp_path, test)
+
+
+def test_more_connections_than_this_process_may_have(tmp_path):
+    with pytest.raises(BadServeConfig, match="need 2000064 descriptors"):
+        check_descriptors(config_of(tmp_path, serve="clients = { connections = 1000000 }").clients)
+
+
+@contextlib.asynccontextmanager
+async def _opened(client: Client) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    host, port = client.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 def test_a_token(tmp_path):
