@@ -1,6 +1,7 @@
-"""Connections of clients: how many there are, and how long each may be without a request.
+"""Connections of clients: how many there are, how long each may be without a request, and which way a request goes.
 
-A connection waits here until a request's head is whole; from then on it is aiohttp's, with every byte so far.
+A connection waits here until a request's head is whole. A plain request, as most are, is answered by `lane`. Any other
+is handed to aiohttp with every byte so far, and its connection stays there.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from aiohttp import web
 
 from gcr.serve import refusals
 from gcr.serve.config import ClientLimits
+from gcr.serve.lane import Call, Head, Lane
 from gcr.serve.refusals import Refusal
 
 MOST_HEAD = 1 << 16  # bytes
@@ -23,8 +25,8 @@ _HEAD_END = b"\r\n\r\n"
 class Clients:
     """All connections of one front. `handler` makes aiohttp's part of one."""
 
-    def __init__(self, limits: ClientLimits, handler: Callable[[], web.RequestHandler]) -> None:
-        self.limits, self.handler = limits, handler
+    def __init__(self, limits: ClientLimits, handler: Callable[[], web.RequestHandler], lane: Lane) -> None:
+        self.limits, self.handler, self.lane = limits, handler, lane
         self.open: set[Edge] = set()
         self.leaving: set[Edge] = set()
 
@@ -38,6 +40,7 @@ class Clients:
             await asyncio.sleep(min(1.0, self.limits.idle / 4))
             for edge in list(self.open):
                 edge.look(loop.time())
+            self.lane.links.look(loop.time())
 
     def close(self) -> None:
         for edge in (*self.open, *self.leaving):
@@ -53,6 +56,9 @@ class Edge(asyncio.Protocol):
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._raw = bytearray()
+        self._head: Head | None = None
+        self._call: Call | None = None
+        self._paused = False
         self._handler: web.RequestHandler | None = None
 
     # ---- asyncio.Protocol ---------------------------------------------------------------------------------------
@@ -72,7 +78,10 @@ class Edge(asyncio.Protocol):
         elif self not in self._clients.leaving:
             seen = max(0, len(self._raw) - len(_HEAD_END))
             self._raw += data
-            self._ask(seen)
+            if not self._busy:
+                self._ask(seen)
+            elif len(self._raw) > MOST_HEAD:  # requests before the answer to the last one: each is read in its turn
+                self.transport.pause_reading()
 
     def eof_received(self) -> None:
         if self._handler:
@@ -83,30 +92,73 @@ class Edge(asyncio.Protocol):
         self._clients.leaving.discard(self)
         if self._handler:
             self._handler.connection_lost(error)
+        if self._call:
+            self._call.abandon()
 
     def pause_writing(self) -> None:
+        self._paused = True
         if self._handler:
             self._handler.pause_writing()
+        elif self._call:
+            self._call.pause()
 
     def resume_writing(self) -> None:
+        self._paused = False
         if self._handler:
             self._handler.resume_writing()
+        elif self._call:
+            self._call.resume()
+        else:
+            self._go_on()
 
     # ---- requests -----------------------------------------------------------------------------------------------
 
-    def _ask(self, seen: int) -> None:
-        """Begins the next request if its head is whole. `seen`: no head ends before that place."""
-        if self._raw.find(_HEAD_END, seen) >= 0:
+    @property
+    def _busy(self) -> bool:
+        """Returns whether the last answer is not with the client yet."""
+        return self._call is not None or self._paused
+
+    def _ask(self, seen: int = 0) -> None:
+        """Begins the next request if it is whole. `seen`: no head ends before that place."""
+        if self._head is None:
+            end = self._raw.find(_HEAD_END, seen) + len(_HEAD_END)
+            if end >= len(_HEAD_END):
+                self._head = self._clients.lane.head(bytes(self._raw[:end]))
+                if self._head is None:
+                    self._hand_over()
+            elif len(self._raw) > MOST_HEAD:
+                text = f"the first {MOST_HEAD} bytes are no whole head of a request"
+                self._refuse(Refusal(refusals.HEAD_TOO_LARGE, text))
+        if self._head and len(self._raw) >= self._head.whole:
+            self._begin(self._head)
+
+    def _begin(self, head: Head) -> None:
+        call = self._clients.lane.call(self, head, bytes(self._raw[head.end : head.whole]))
+        if call is None:
             self._hand_over()
-        elif len(self._raw) > MOST_HEAD:
-            self._refuse(
-                Refusal(refusals.HEAD_TOO_LARGE, f"the first {MOST_HEAD} bytes are no whole head of a request")
-            )
+            return
+        del self._raw[: head.whole]
+        self._head, self._call = None, call
+        call.begin()
+
+    def answered(self, keeps: bool) -> None:
+        """The call has its whole answer. The next request may be there already."""
+        self._call = None
+        self.since = asyncio.get_running_loop().time()
+        if not keeps:
+            self.transport.close()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._raw and not self._busy and not self.transport.is_closing():
+            self.transport.resume_reading()
+            self._ask()
 
     def _hand_over(self) -> None:
         self._handler = self._clients.handler()
         self._handler.connection_made(self.transport)
-        raw, self._raw = bytes(self._raw), bytearray()
+        raw, self._raw, self._head = bytes(self._raw), bytearray(), None
         self._handler.data_received(raw)
 
     # ---- ends ---------------------------------------------------------------------------------------------------
@@ -124,16 +176,20 @@ class Edge(asyncio.Protocol):
         asyncio.get_running_loop().call_later(LINGER_S, self.transport.close)
 
     def look(self, now: float) -> None:
-        """Closes it if no head was whole for too long. aiohttp closes its own."""
+        """Closes it if no head was whole for too long. aiohttp closes its own, and limits the time of bodies."""
         idle = self._clients.limits.idle
-        if self._handler or now - self.since < idle:
+        if self._handler or self._busy or now - self.since < idle:
             return
-        if self._raw:
+        if self._head:
+            self._hand_over()
+        elif self._raw:
             self._refuse(Refusal(refusals.SLOW_REQUEST, f"the head was not whole after {idle:g} s"))
         else:
             self.transport.close()
 
     def end(self) -> None:
-        """Closes what is not aiohttp's."""
-        if not self._handler:
+        """Closes what is not aiohttp's, in the middle of an answer if need be."""
+        if self._call:
+            self.transport.abort()
+        elif not self._handler:
             self.transport.close()

@@ -15,7 +15,7 @@ from gcr.serve import refusals
 from gcr.serve.config import ServeConfig
 from gcr.serve.metrics import Metrics
 from gcr.serve.pool import Pool
-from gcr.serve.proxy import NotReached, Proxy
+from gcr.serve.proxy import AGAIN_S, NotReached, Proxy
 from gcr.serve.refusals import Refusal
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 UPSTREAM = "/upstream/"
 MODELS = "/v1/models"
 BODY_S = 300.0  # a body that is not whole after so long is refused
-AGAIN_S = 0.05  # between two attempts to reach a server that does not listen any more
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 

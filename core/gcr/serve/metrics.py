@@ -50,6 +50,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._answers: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         kept = self.registry
         self._requests = Counter("gcr_serve_requests", "Requests by their answer.", ["model", "code"], registry=kept)
         self._seconds = Histogram(
@@ -82,8 +83,12 @@ class Metrics:
 
     def answered(self, model: str, status: int, seconds: float) -> None:
         """Counts a request. `model` is empty where the request named none that is known."""
-        self._requests.labels(model, str(status)).inc()
-        self._seconds.labels(model).observe(seconds)
+        found = self._answers.get((model, status))
+        if found is None:
+            found = self._requests.labels(model, str(status)), self._seconds.labels(model)
+            self._answers[model, status] = found
+        found[0].inc()
+        found[1].observe(seconds)
 
     def waited(self, model: str, seconds: float) -> None:
         self._waits.labels(model).observe(seconds)

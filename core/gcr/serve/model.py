@@ -7,6 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from gcr.policy import Candidate
+from gcr.serve import refusals
 from gcr.serve.config import ModelConfig
 from gcr.serve.plan import View
 from gcr.serve.refusals import Refusal
@@ -91,6 +92,10 @@ class Model:
         self.track.failures += 1
         self.track.why = why
         self.track.begins = now + min(LONGEST_PAUSE_S, 0.5 * 2 ** min(self.track.failures, MOST_DOUBLINGS))
+
+    def failure(self, now: float) -> Refusal:
+        """Returns the refusal of a request, which says why it failed last."""
+        return Refusal(refusals.MODEL_FAILED, f"{self.name}: {self.track.why}", self.track.begins - now)
 
     def died(self, now: float, why: str) -> None:
         """Notes a death. Only one soon after the last way to the device delays the next start."""

@@ -67,6 +67,14 @@ class Pool:
         assert model.job
         return model.job
 
+    def at_once(self, name: str) -> Found | None:
+        """Begins a request as `acquire` does, where the model's turn is now; returns None otherwise."""
+        model = self.models[name]
+        if self._closing or not model.open:
+            return None
+        model.begin(_now())
+        return model.job
+
     def release(self, name: str) -> None:
         """Ends a request that `acquire` began."""
         model = self.models[name]
@@ -80,7 +88,7 @@ class Pool:
 
     async def _turn(self, model: Model, now: float, deadline: float) -> None:
         if model.track.begins > now and model.state in (State.FAILED, *AWAY):
-            raise self._failure(model, now)
+            raise model.failure(now)
         if len(model.queue) >= self._config.queue:
             text = f"{len(model.queue)} requests wait for {model.name} already"
             raise Refusal(refusals.QUEUE_FULL, text, model.track.way_s)
@@ -106,9 +114,6 @@ class Pool:
             self.release(model.name)
         with suppress(ValueError):
             model.queue.remove(waiter)
-
-    def _failure(self, model: Model, now: float) -> Refusal:
-        return Refusal(refusals.MODEL_FAILED, f"{model.name}: {model.track.why}", model.track.begins - now)
 
     # ---- models -------------------------------------------------------------------------------------------------
 
@@ -254,7 +259,7 @@ class Pool:
             model.failed(now, error.message)
         self._metrics.failed(model.name, error.code)
         if model.state is not State.READY:
-            model.refuse(self._failure(model, now))
+            model.refuse(model.failure(now))
 
     def _noted(self, model: Model, error: NoRoom, now: float) -> bool:
         """Notes how much room there really is, so that the plan parks another model. Returns whether there is one."""

@@ -18,9 +18,10 @@ from gcr.serve.refusals import Refusal
 
 SMALL = 1 << 16  # an answer of a known length up to this is passed on in one piece
 CONNECT_S = 5.0
+AGAIN_S = 0.05  # between two attempts to reach a server that does not listen any more
 UNUSED_S = 2.0  # a connection is kept so long: less than servers keep theirs, for a request that meets its end fails
 
-_HOP_BY_HOP = (
+HOP_BY_HOP = (
     "connection",
     "keep-alive",
     "proxy-authenticate",
@@ -42,7 +43,7 @@ class Proxy:
     """Belongs to one event loop."""
 
     def __init__(self, keeps_authorization: bool) -> None:
-        dropped = {*_HOP_BY_HOP, *_OURS}
+        dropped = {*HOP_BY_HOP, *_OURS}
         self._dropped = dropped - {"authorization"} if keeps_authorization else dropped
         self._sessions: dict[str, aiohttp.ClientSession] = {}
 
@@ -82,7 +83,7 @@ class Proxy:
     async def _passed_back(
         self, request: web.BaseRequest, answer: aiohttp.ClientResponse, model: str
     ) -> web.StreamResponse:
-        headers = self._passed(answer.headers, _HOP_BY_HOP)
+        headers = self._passed(answer.headers, HOP_BY_HOP)
         length = answer.content_length
         if length is not None and length <= SMALL and request.method != "HEAD":
             try:

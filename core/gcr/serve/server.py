@@ -17,6 +17,7 @@ from gcr.serve.edge import Clients
 from gcr.serve.front import Front
 from gcr.serve.jobmetrics import JobMetrics
 from gcr.serve.jobs import NodeJobs
+from gcr.serve.lane import Lane
 from gcr.serve.metrics import Metrics, Row
 from gcr.serve.pool import Pool
 from gcr.serve.proxy import Proxy
@@ -37,7 +38,8 @@ class Server:
         self._config = config
         self.metrics = Metrics()
         self.proxy = Proxy(keeps_authorization=config.token is None)
-        self.pool = Pool(config, jobs, policies.chosen(config.policy), self.metrics, self.proxy.close)
+        self.pool = Pool(config, jobs, policies.chosen(config.policy), self.metrics, self._quiet)
+        self.lane = Lane(config, self.pool, self.metrics)
         self.metrics.watch(self._rows)
         front = Front(config, self.pool, self.proxy, self.metrics)
         web_server = web.Server(
@@ -48,7 +50,7 @@ class Server:
             auto_decompress=False,
         )
         self._runner = web.ServerRunner(web_server, shutdown_timeout=LAST_WORDS_S)
-        self.clients = Clients(config.clients, web_server)
+        self.clients = Clients(config.clients, web_server, self.lane)
         self._running: list[asyncio.Task[None]] = []
         self._listening: asyncio.Server | None = None
 
@@ -70,6 +72,11 @@ class Server:
         self.clients.close()
         await self._runner.cleanup()
         await self.proxy.close_all()
+        self.lane.links.close_all()
+
+    async def _quiet(self, model: str) -> None:
+        self.lane.links.close(model)
+        await self.proxy.close(model)
 
     def _rows(self) -> list[Row]:
         models = self.pool.models.items()
