@@ -4,6 +4,7 @@ import os
 import shlex
 import stat
 import string
+import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,13 +25,23 @@ _MOST_ALIAS = 200
 _LEAST_IDLE_S = 0.1
 
 
+class Unasked(Struct, frozen=True, kw_only=True):
+    """Moves of a model without a request.
+
+    idle: parked after so many seconds without one, None: not for that reason · wake: cron expressions of times at
+    which it is brought to the device
+    """
+
+    idle: float | None = None
+    wake: tuple[str, ...] = ()
+
+
 class ModelConfig(Struct, frozen=True, kw_only=True):
     """A model. Times in seconds, sizes in bytes.
 
     command: words, of which some may hold `{port}` · port: None for any that is free · memory: device memory that it
-    takes, None where the file says nothing · idle: parked after so long without a request, None: not for that reason
-    start: longest way from the command to a healthy server · wait: longest time that a request may wait
-    surroundings: additions to the environment, and the folder
+    takes, None where the file says nothing · start: longest way from the command to a healthy server · wait: longest
+    time that a request may wait · surroundings: additions to the environment, and the folder
     """
 
     name: str
@@ -39,7 +50,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     health: str
     priority: int
     pinned: bool
-    idle: float | None
+    unasked: Unasked
     memory: int | None
     start: float
     wait: float
@@ -80,16 +91,22 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
         return {alias: each.name for each in self.models.values() for alias in (each.name, *each.aliases)}
 
 
-class _Model(Struct, forbid_unknown_fields=True, kw_only=True):
+class _Times(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The times of a model."""
+
+    idle: str | int | float | None = None
+    wake: list[str] = field(default_factory=list)
+    start: str | int | float = "10m"
+    wait: str | int | float = "2m"
+
+
+class _Model(_Times, forbid_unknown_fields=True, kw_only=True):
     command: str | list[str]
     port: int | None = None
     health: str = "/health"
     priority: int = 0
     pinned: bool = False
-    idle: str | int | float | None = None
     memory: str | int | None = None
-    start: str | int | float = "10m"
-    wait: str | int | float = "2m"
     aliases: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     cwd: str | None = None
@@ -205,7 +222,10 @@ def _model(name: str, body: Mapping[str, Any], folder: Path) -> ModelConfig:
         health=given.health,
         priority=given.priority,
         pinned=given.pinned,
-        idle=_optional(f"{where}.idle", given.idle, quantities.seconds),
+        unasked=Unasked(
+            idle=_optional(f"{where}.idle", given.idle, quantities.seconds),
+            wake=tuple(_at(f"{where}.wake", each, _cron) for each in given.wake),
+        ),
         memory=_optional(f"{where}.memory", given.memory, quantities.size),
         start=_at(f"{where}.start", given.start, quantities.seconds),
         wait=_at(f"{where}.wait", given.wait, quantities.seconds),
@@ -238,6 +258,14 @@ def _alias(where: str, text: str) -> str:
     if not text or len(text) > _MOST_ALIAS or not text.isprintable() or text.strip(string.whitespace) != text:
         raise ValueError(f"{where}.aliases: {text!r} is no name of 1 to {_MOST_ALIAS} printable characters")
     return text
+
+
+def _cron(text: object) -> str:
+    """Returns a cron expression. Raises ValueError for another text."""
+    from gcr.serve.schedule import next_time  # its library is of the extra `serve`, and most files need none
+
+    next_time(str(text), time.time())
+    return str(text)
 
 
 def _folder(where: str, given: str | None, base: Path) -> str | None:

@@ -30,7 +30,8 @@ class Track(Struct):
     """The past of a model. Times in seconds of the loop's clock, but `way_s`, a duration.
 
     way_s: its last way to the device · woke: when that ended · begins: earliest time to start or wake it again
-    stays_until: it could not be parked · crowded: the device had no room for it · why: its last failure
+    called_until: it is brought in until then, though there is no request · stays_until: it could not be parked
+    crowded: the device had no room for it · why: its last failure
     """
 
     last_used: float = 0.0
@@ -39,6 +40,7 @@ class Track(Struct):
     woke: float = 0.0
     failures: int = 0
     begins: float = 0.0
+    called_until: float = 0.0
     stays_until: float = 0.0
     crowded: bool = False
     why: str = ""
@@ -82,10 +84,15 @@ class Model:
         self.active -= 1
         self.track.last_used = now
 
+    def call(self, now: float) -> None:
+        """Has it brought to the device without a request; it is given up after its `wait`."""
+        if self.state is not State.READY:
+            self.track.called_until = now + self.config.wait
+
     def arrived(self, now: float, way_s: float) -> None:
         """Notes that it answers again, after a way of `way_s` seconds to the device."""
         self.track.way_s, self.track.woke, self.track.last_used = way_s, now, now
-        self.track.crowded = False
+        self.track.crowded, self.track.called_until = False, 0.0
 
     def failed(self, now: float, why: str) -> None:
         """Notes a failure; the pause before the next attempt doubles with each."""
@@ -136,8 +143,9 @@ class Model:
                 wake_s=track.way_s,
             ),
             pinned=self.config.pinned,
+            called=now < track.called_until,
             stays=now < track.stays_until,
-            idle=self.config.idle,
+            idle=self.config.unasked.idle,
             held_until=track.woke + hold,
             may_begin=track.begins,
             crowded=track.crowded,

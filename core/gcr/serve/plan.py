@@ -19,13 +19,15 @@ log = logging.getLogger(__name__)
 class View(Struct, frozen=True, kw_only=True):
     """A model as the plan sees it. Times are seconds of one monotonic clock.
 
-    stays: it may not be parked · held_until: while it has requests it keeps its room until then · may_begin: it may be
-    started or woken from then on, after a failure · crowded: the device refused it for lack of room
+    called: its time of day has come · stays: it may not be parked · held_until: while it has requests it keeps its
+    room until then · may_begin: it may be started or woken from then on, after a failure · crowded: the device refused
+    it for lack of room
     """
 
     state: State
     candidate: Candidate
     pinned: bool = False
+    called: bool = False
     stays: bool = False
     idle: float | None = None
     held_until: float = 0.0
@@ -46,7 +48,7 @@ class View(Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> bool:
-        return self.state in AWAY and (self.pinned or self.busy)  # with requests: it was parked by hand
+        return self.state in AWAY and (self.pinned or self.called or self.busy)  # with requests: it was parked by hand
 
     @property
     def can_leave(self) -> bool:

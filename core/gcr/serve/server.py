@@ -6,6 +6,7 @@ import logging
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Sequence
 
 import uvloop
@@ -21,6 +22,7 @@ from gcr.serve.lane import Lane
 from gcr.serve.metrics import Metrics, Row
 from gcr.serve.pool import Pool
 from gcr.serve.proxy import Proxy
+from gcr.serve.schedule import Schedule
 from gcr.serve.upstream import Jobs
 from gcr.serveerrors import BadServeConfig, PortInUse
 
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 
 OTHER_DESCRIPTORS = 64  # of this process: its log, the daemon, threads
 BACKLOG = 1024
+CALL_S = 0.5  # between two looks at the time of day
 LAST_WORDS_S = 1.0  # connections are closed so long after the last request had its grace
 
 
@@ -39,6 +42,8 @@ class Server:
         self.metrics = Metrics()
         self.proxy = Proxy(keeps_authorization=config.token is None)
         self.pool = Pool(config, jobs, policies.chosen(config.policy), self.metrics, self._quiet)
+        times = {each.name: each.unasked.wake for each in config.models.values()}
+        self.schedule = Schedule(times, time.time())
         self.lane = Lane(config, self.pool, self.metrics)
         self.metrics.watch(self._rows)
         front = Front(config, self.pool, self.proxy, self.metrics)
@@ -59,7 +64,7 @@ class Server:
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(self.clients.connection, sock=listening, backlog=BACKLOG)
-        self._running = [asyncio.create_task(each()) for each in (self.pool.run, self.clients.run)]
+        self._running = [asyncio.create_task(each()) for each in (self.pool.run, self.clients.run, self._calling)]
 
     async def close(self) -> None:
         if self._listening:
@@ -73,6 +78,13 @@ class Server:
         await self._runner.cleanup()
         await self.proxy.close_all()
         self.lane.links.close_all()
+
+    async def _calling(self) -> None:
+        """Calls models at their times of day; the pool's next step brings them."""
+        while True:
+            for name in self.schedule.due(time.time()):
+                self.pool.models[name].call(asyncio.get_running_loop().time())
+            await asyncio.sleep(CALL_S)
 
     async def _quiet(self, model: str) -> None:
         self.lane.links.close(model)

@@ -26,6 +26,7 @@ memory = "32GiB"
 command = ["python", "embed.py", "8001"]
 port = 8001
 idle = "5m"
+wake = ["0 8 * * *", "30 13 * * Mon-Fri"]
 aliases = ["org/Embed-1"]
 """
 
@@ -47,7 +48,8 @@ def test_a_whole_file(tmp_path):
         "/health",
         True,
     )
-    assert (embed.port, embed.idle, embed.start, chat.idle) == (8001, 300.0, 600.0, None)
+    assert (embed.port, embed.unasked.idle, embed.start, chat.unasked.idle) == (8001, 300.0, 600.0, None)
+    assert embed.unasked.wake == ("0 8 * * *", "30 13 * * Mon-Fri")
     assert config.called() == {"chat": "chat", "embed": "embed", "org/Embed-1": "embed"}
 
 
@@ -73,6 +75,8 @@ MODEL = '[models.chat]\ncommand = "serve {port}"\n'
         ('[models.Chat]\ncommand = "serve {port}"', "is no name of a job"),
         (MODEL + 'idle = "5 parsecs"', "models.chat.idle"),
         (MODEL + "idle = -1", "models.chat.idle"),
+        (MODEL + 'wake = ["8:00"]', "models.chat.wake: '8:00' is no cron expression"),
+        (MODEL + 'wake = "0 8 * * *"', "models.chat.wake"),
         (MODEL + 'start = "9999d"', "longer than a year"),
         (MODEL + 'memory = "32 gigs"', "models.chat.memory"),
         (MODEL + "port = 70000", "models.chat.port: 70000 is no port"),

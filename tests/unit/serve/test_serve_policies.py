@@ -242,10 +242,11 @@ class Simulated:
     swaps: int = 0
     waits: dict[str, list[float]] = field(default_factory=dict)
 
-    def ask(self, name: str, now: float) -> None:
+    def ask(self, name: str, now: float, called: bool = False) -> None:
+        """A request comes, or the model is called without one."""
         waited = 0.0
         while self.state.get(name, State.COLD) is not State.READY:
-            found = plan(self._views(name, now), self.room, self.policy, now + waited)
+            found = plan(self._views(name, now, called), self.room, self.policy, now + waited)
             assert found.park or found.begin, "it stands still"
             for each in found.park:
                 self.state[each] = State.PARKED
@@ -253,20 +254,23 @@ class Simulated:
                 self.state[each] = State.READY
             self.swaps += len(found.park)
             waited += 1.0
-        self.used[name], self.uses[name] = now, self.uses.get(name, 0) + 1
-        self.waits.setdefault(name, []).append(waited)
+        self.used[name] = now
+        if not called:
+            self.uses[name] = self.uses.get(name, 0) + 1
+            self.waits.setdefault(name, []).append(waited)
         assert sum(self.sizes[n] for n, state in self.state.items() if state is State.READY) <= self.room
 
-    def _views(self, asked: str, now: float) -> list[View]:
+    def _views(self, asked: str, now: float, called: bool) -> list[View]:
         return [
             View(
                 state=self.state.get(name, State.COLD),
+                called=called and name == asked,
                 candidate=Candidate(
                     name=name,
                     bytes=size,
                     priority=self.priorities.get(name, 0),
-                    waiting=int(name == asked),
-                    since=now if name == asked else None,
+                    waiting=int(name == asked and not called),
+                    since=now if name == asked and not called else None,
                     last_used=self.used.get(name, 0.0),
                     uses=self.uses.get(name, 0),
                     wake_s=size / GIB,
@@ -289,10 +293,15 @@ def trace(seed: int = 3, count: int = 2000) -> list[tuple[float, str]]:
 SIZES_OF_DAY = {"chat": GIB, "code": GIB, "large": 2 * GIB, "embed": GIB, "rank": GIB, "rare": GIB}
 
 
-def a_day(policy: object, **more: object) -> Simulated:
-    day = Simulated(policy, 4 * GIB, SIZES_OF_DAY, **more)
-    for now, name in trace():
-        day.ask(name, now)
+Times = Sequence[tuple[float, str]]
+
+
+def a_day(policy: object, more: Times = (), called: Times = (), **other: object) -> Simulated:
+    """The trace, `more` requests, and models that are called without one."""
+    day = Simulated(policy, 4 * GIB, SIZES_OF_DAY, **other)
+    events = [(now, name, False) for now, name in (*trace(), *more)] + [(now, name, True) for now, name in called]
+    for now, name, without in sorted(events):
+        day.ask(name, now, without)
     return day
 
 

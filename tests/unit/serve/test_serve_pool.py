@@ -1,12 +1,14 @@
 """Models come and go by the requests for them: states, queues, deadlines, deaths. Jobs are fakes, sockets are real."""
 
 import asyncio
+import time
 
 import pytest
 from serving import Client, FakeJobs, code_of, config_of, front
 
 from gcr.errors import CannotStart, DriverError, Lost, NoRoom
 from gcr.serve.model import Model
+from gcr.serve.schedule import Schedule
 
 TIGHT = {"total": 10, "sizes": {"a": 6, "b": 6}}  # one fits
 
@@ -48,6 +50,22 @@ async def test_models_that_have_room_together_stay(tmp_path):
             await client.ask(name)
         assert client.jobs.ways("park") == ["a"]  # how much b takes was not known before its first start
         assert (client.state("a"), client.state("b")) == ("ready", "ready")
+
+
+@served
+async def test_a_model_whose_time_of_day_has_come_is_brought_in_without_a_request(tmp_path):
+    """The other one leaves, for no request is with it. Later nothing brings it back."""
+    config = config_of(tmp_path, a='wake = ["0 8 * * *"]')
+    async with front(config, FakeJobs(**TIGHT)) as client:
+        await client.ask("b")
+        assert client.state("a") == "cold"
+        client.server.schedule = Schedule({"a": ["* * * * *"]}, time.time() - 60)
+        await client.until(lambda: client.state("a") == "ready", "it is there")
+        assert client.jobs.done[-3:] == [("park", "b"), ("start", "a"), ("healthy", "a")]
+        client.server.schedule = Schedule({}, time.time())
+        await client.ask("b")
+        client.server.pool.step()
+        assert (client.state("a"), client.state("b")) == ("parked", "ready")
 
 
 @served

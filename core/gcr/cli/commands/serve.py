@@ -1,5 +1,7 @@
 """`gcr serve`: models behind one address, on the device when they are asked for."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +27,14 @@ def command(options: Options, file: Path, check: bool, simulate: str | None) -> 
     requests wait meanwhile. SIGTERM ends gcr serve and leaves its jobs, which the next one finds, unless FILE says
     otherwise. With --json one object is printed once it listens. docs/serve.md has the keys of FILE.
     """
-    config = load(file)
+    with _libraries():
+        config = load(file)
     chosen(config.policy)
     if check:
         _print_checked(options, config)
         return
-    try:
+    with _libraries():
         from gcr.serve import server
-    except ImportError as error:
-        text = f"gcr serve needs the Python module {error.name}: {error}"
-        raise LibraryMissing(text, hint="pip install 'gpu-cr[serve]'") from error
     flags = {"--simulate": simulate, "--backend": options.backend}
     words = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
 
@@ -42,6 +42,16 @@ def command(options: Options, file: Path, check: bool, simulate: str | None) -> 
         _print_listening(options, config, url)
 
     server.run(config, words, told)
+
+
+@contextmanager
+def _libraries() -> Iterator[None]:
+    """Raises LibraryMissing where one of the extra `serve` is."""
+    try:
+        yield
+    except ImportError as error:
+        text = f"gcr serve needs the Python module {error.name}: {error}"
+        raise LibraryMissing(text, hint="pip install 'gpu-cr[serve]'") from error
 
 
 def _print_checked(options: Options, config: ServeConfig) -> None:
