@@ -94,10 +94,15 @@ def test_a_follower_that_reads_nothing_delays_neither_events_nor_others(
     assert (missed.count, first.seq) == (last - MOST - 2, last - MOST + 1)
 
 
-def test_a_command_that_waits_for_events_keeps_no_daemon_from_ending(server: Server, reader: Channel) -> None:
-    following = threading.Thread(target=asked, args=(reader,), kwargs={"after": None, "wait_s": PATIENCE})
+def test_a_command_that_waits_for_events_keeps_no_daemon_from_ending(
+    server: Server, reader: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, waits = server.coordinator.jobs.history, threading.Event()
+    answer = history.asked
+    monkeypatch.setattr(history, "asked", lambda *words: (waits.set(), answer(*words))[1])
+    following = threading.Thread(target=asked, args=(reader,), kwargs={"after": 1, "wait_s": PATIENCE})
     following.start()
-    assert eventually(lambda: stuck() == 1, PATIENCE)
+    assert waits.wait(PATIENCE)
     assert server.close_if_idle() == ""
     noted(server, 1)
     following.join(PATIENCE)
