@@ -76,6 +76,10 @@ class WorkerPeer(WorkerCalls):
         found = self._call(ops.Memory())
         return found.by_pid.get(pid, 0), found.unexplained
 
+    def spare(self) -> int:
+        """Returns the free bytes of the device beyond a sixteenth of it, which is left to drivers; may be below 0."""
+        return self._call(ops.Memory(), timeout=BRIEF).spare
+
     def arena(self) -> ops.ArenaFacts:
         """Returns the sizes of the arena, and the speed of the link once it is measured."""
         return self._call(ops.ArenaState())

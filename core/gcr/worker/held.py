@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from threading import RLock
 
 from msgspec import Struct, field
@@ -14,6 +14,7 @@ from gcr.memory.escrow import duplicate
 from gcr.protocol.seqpacket import close_all
 from gcr.worker.attachment import Attachment
 from gcr.worker.inflight import InFlight
+from gcr.worker.residence import Residence
 
 log = logging.getLogger("gcr.worker")
 
@@ -34,6 +35,7 @@ class HeldMemory(Struct):
     ballast: Ballast | None = None
     ballast_bytes: int = 0
     kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: imported memory cannot be exported again
+    residence: Residence | None = None  # of a suspended process whose memory stays
     transfers: InFlight = field(default_factory=InFlight)
     lock: RLock = field(default_factory=RLock)
 
@@ -105,6 +107,71 @@ class HeldMemory(Struct):
             self.ranges = [made] if made else []
             self.specs = {spec.id: spec for spec in specs}
 
+    # ---- resident memory ----------------------------------------------------------------------------------------
+
+    @property
+    def evictable_bytes(self) -> int:
+        """The bytes that an eviction would release. Takes no lock: a look does not wait for a copy."""
+        residence = self.residence
+        return self.bytes if residence and not residence.claimed else 0
+
+    def stay(self, copy: int, ids: Collection[int]) -> int:
+        """Makes the memory resident, all of which a copy has. Returns its bytes; the ballast is released.
+
+        ids: of the handles that the copy has. Raises WrongState where these are others than are held.
+        """
+        with self.lock:
+            if {*ids} != {*self.ids()}:
+                raise WrongState("the copy has not all of what is held: the memory cannot stay")
+            self.transfers.finish()
+            self.drop_ballast()
+            self.residence = Residence(copy)
+            return self.bytes
+
+    def claim(self, copy: int, ids: Collection[int], ballast: int) -> int:
+        """Takes resident memory for a restore from a copy of these handles, with ballast. Returns its bytes.
+
+        Returns 0 where there is none, and releases what is resident beside another copy. Raises NoRoom for the
+        ballast; the memory is resident then.
+        """
+        with self.lock:
+            if self.residence and (self.residence.copy != copy or {*ids} != {*self.ids()}):
+                self.release()
+            if self.residence is None:
+                return 0
+            self.hold_ballast(ballast)
+            self.residence.claimed = True
+            return self.bytes - self.ballast_bytes
+
+    def uncreate(self) -> None:
+        """Takes back what a restore took or made: what was resident is so again, all else is released."""
+        with self.lock:
+            if self.residence is None:
+                self.release()
+            else:
+                self.drop_ballast()
+                self.residence.claimed = False
+
+    def evict(self) -> int:
+        """Releases the memory if it is resident and no restore has claimed it. Returns its bytes."""
+        with self.lock:
+            size = self.evictable_bytes
+            if size:
+                self.release()
+            return size
+
+    def copy_ended(self, copy: int) -> None:
+        """Ends the residence beside a copy: the process runs with the memory, or it is released."""
+        if self.residence is None or self.residence.copy != copy:  # the end of another copy does not wait for the lock
+            return
+        with self.lock:
+            if self.residence and self.residence.copy == copy:
+                claimed, self.residence = self.residence.claimed, None
+                if not claimed:
+                    self.release()
+
+    # ---- descriptors --------------------------------------------------------------------------------------------
+
     def export(self, ids: Sequence[int]) -> list[int]:
         """Returns descriptors, in the order of `ids`; the caller closes them."""
         with self.lock:
@@ -144,6 +211,7 @@ class HeldMemory(Struct):
     def release(self) -> None:
         """Releases all memory, and the ballast. Waits for transfers in flight."""
         with self.lock:
+            self.residence = None
             self.transfers.finish()
             self.drop_ballast()
             while self.ranges:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from threading import Lock
 
+from gcr.errors import WrongState
 from gcr.memory.arena import Arena
 from gcr.worker.attachment import Attachment
 from gcr.worker.held import HeldMemory
@@ -54,9 +55,25 @@ class Holding:
             for copy in self.copies:
                 copy.forget(ids)
 
-    def create(self, number: int, ballast: int) -> None:
-        """Makes physical memory for all handles of a copy, in arena order, and ballast. Raises as HeldMemory.create."""
-        self.memory.create(self.copy(number).handles(), ballast)
+    def create(self, number: int, ballast: int) -> int:
+        """Makes physical memory for all handles of a copy, in arena order, and ballast. Raises as HeldMemory.create.
+
+        Memory that is resident beside this copy is taken instead. Returns its bytes, which need no refill.
+        """
+        handles = self.copy(number).handles()
+        if there := self.memory.claim(number, [spec.id for spec in handles], ballast):
+            return there
+        self.memory.create(handles, ballast)
+        return 0
+
+    def stay(self, number: int) -> int:
+        """Makes the memory resident beside a whole copy. Returns its bytes. Raises WrongState without such a copy."""
+        copy = self.known_copy(number)
+        if copy is None:
+            raise WrongState("no copy has what is held: the memory cannot stay")
+        with copy.lock:
+            _refuse_unless_whole(copy)
+            return self.memory.stay(number, copy.specs)
 
     def release(self) -> None:
         """Releases the device memory of the process; its copies stay. Waits for transfers in flight."""
@@ -65,6 +82,7 @@ class Holding:
     def forget_copy(self, number: int) -> None:
         """Gives up a copy, if there is one: the process or an image has its bytes, or they are not needed."""
         if copy := self.known_copy(number):
+            self.memory.copy_ended(number)
             copy.give_up()
             self._remove(number)
 
@@ -93,3 +111,13 @@ class Holding:
     def _remove(self, number: int) -> None:
         with self._lock:
             self._copies.pop(number, None)
+
+
+def _refuse_unless_whole(copy: HostCopy) -> None:
+    """Raises WrongState where the arena has not every byte: a snapshot, a ring or the parent image has some.
+
+    The copy's lock is held.
+    """
+    elsewhere = copy.ring or copy.parent or (copy.snapshot and copy.snapshot.later)
+    if copy.use.given_up or copy.layout is None or copy.segments is None or elsewhere:
+        raise WrongState("the host has no whole copy: the memory cannot stay")

@@ -62,10 +62,14 @@ class Detach(Operation[Nothing], frozen=True):
 
 
 class Counted(Struct, frozen=True):
-    """`by_pid`: bytes that the device counts for a process; `unexplained`: those of no process and no holding."""
+    """`by_pid`: bytes that the device counts for a process; `unexplained`: those of no process and no holding.
+
+    spare: free bytes beyond what is left to drivers, which take memory without asking; below 0 where they lack some
+    """
 
     by_pid: dict[int, int]
     unexplained: int
+    spare: int = 0
 
 
 class Memory(Operation[Counted], frozen=True):
@@ -148,12 +152,18 @@ class Export(OfProcess[Nothing], frozen=True):
     ids: tuple[int, ...]
 
 
-class Create(OfCopy[Nothing], frozen=True):
-    """Physical memory for all handles of the copy, and `ballast` bytes."""
+class Create(OfCopy[Bytes], frozen=True):
+    """Physical memory for all handles of the copy, and `ballast` bytes. Gives the bytes that were resident."""
 
     op = "create"
 
     ballast: int
+
+
+class Uncreate(OfProcess[Nothing], frozen=True):
+    """Takes `Create` back: memory that was resident is so again."""
+
+    op = "uncreate"
 
 
 class HoldBallast(OfProcess[Nothing], frozen=True):
@@ -164,6 +174,28 @@ class HoldBallast(OfProcess[Nothing], frozen=True):
 
 class DropBallast(OfProcess[Nothing], frozen=True):
     op = "drop_ballast"
+
+
+class Stay(OfCopy[Bytes], frozen=True):
+    """The held memory becomes resident: the copy has every byte of it. Gives its bytes."""
+
+    op = "stay"
+
+
+class ResidentBytes(Struct, frozen=True):
+    """By hold, bytes of resident memory, and since when it is resident, on time.monotonic()."""
+
+    resident: dict[str, tuple[int, float]]
+
+
+class Resident(Operation[ResidentBytes], frozen=True):
+    op = "resident"
+
+
+class Evict(OfProcess[Bytes], frozen=True):
+    """Resident memory is released, unless a restore has it. Gives its bytes."""
+
+    op = "evict"
 
 
 # A copy in the arena. A `deadline` is in seconds.

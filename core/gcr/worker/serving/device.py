@@ -7,6 +7,7 @@ from gcr.protocol.operations.operation import Answer, Handlers
 from gcr.worker.holdings import Holdings
 from gcr.worker.link import Link
 from gcr.worker.preparing import Preparing
+from gcr.worker.snapshot import spare_bytes
 
 
 class DeviceServing(Struct, frozen=True):
@@ -33,7 +34,7 @@ class DeviceServing(Struct, frozen=True):
     def _counted(self) -> ops.Counted:
         held, attachment = self.holdings.device_bytes(), self.holdings.attachment
         found = attachment.drain.memory()
-        return ops.Counted(dict(found.by_pid), attachment.beyond_rest(found) - held)
+        return ops.Counted(dict(found.by_pid), attachment.beyond_rest(found) - held, spare_bytes(found))
 
     def _arena(self) -> ops.ArenaFacts:
         arena = self.holdings.arena

@@ -19,9 +19,13 @@ class HandleServing(Struct, frozen=True):
             ops.Adopt: self._adopt,
             ops.Forget: lambda asked, _fds, _request: self._forget(asked),
             ops.Export: lambda asked, _fds, _request: Answer(fds=of(asked.hold).memory.export(asked.ids)),
-            ops.Create: lambda asked, _fds, _request: self._create(asked),
+            ops.Create: lambda asked, _fds, _request: Answer(self._create(asked)),
+            ops.Uncreate: lambda asked, _fds, _request: self._uncreate(asked),
             ops.HoldBallast: lambda asked, _fds, _request: of(asked.hold).memory.hold_ballast(asked.bytes),
             ops.DropBallast: lambda asked, _fds, _request: self._drop_ballast(asked),
+            ops.Stay: lambda asked, _fds, _request: Answer(self._stay(asked)),
+            ops.Resident: lambda _asked, _fds, _request: Answer(ops.ResidentBytes(self.holdings.resident())),
+            ops.Evict: lambda asked, _fds, _request: Answer(self._evict(asked)),
         }
 
     def _held(self, asked: ops.Held) -> ops.HeldIds:
@@ -39,8 +43,19 @@ class HandleServing(Struct, frozen=True):
         if known := self.holdings.known(asked.hold):
             known.forget(asked.ids)
 
-    def _create(self, asked: ops.Create) -> None:
-        self.holdings.of(asked.copy.hold).create(asked.copy.transaction, asked.ballast)
+    def _create(self, asked: ops.Create) -> ops.Bytes:
+        return ops.Bytes(self.holdings.of(asked.copy.hold).create(asked.copy.transaction, asked.ballast))
+
+    def _uncreate(self, asked: ops.Uncreate) -> None:
+        if known := self.holdings.known(asked.hold):
+            known.memory.uncreate()
+
+    def _stay(self, asked: ops.Stay) -> ops.Bytes:
+        return ops.Bytes(self.holdings.of(asked.copy.hold).stay(asked.copy.transaction))
+
+    def _evict(self, asked: ops.Evict) -> ops.Bytes:
+        known = self.holdings.known(asked.hold)
+        return ops.Bytes(known.memory.evict() if known else 0)
 
     def _drop_ballast(self, asked: ops.DropBallast) -> None:
         if known := self.holdings.known(asked.hold):

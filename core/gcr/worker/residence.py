@@ -1,0 +1,22 @@
+"""Resident memory: device memory of a suspended process that stays on the device while there is room for it.
+
+A copy in host memory has every byte of it, and that copy is decided. So resident memory is the faster of two ways
+back, and never the only one: it may be released at any time, and goes with its worker.
+
+    stay        after the decision of a checkpoint
+    claim       a restore takes it; it cannot be evicted from then on
+    unclaim     the restore was taken back; it is resident as before
+    evict       another process needs the room
+"""
+
+import time
+
+from msgspec import Struct, field
+
+
+class Residence(Struct):
+    """`copy`: the transaction whose copy has the same bytes · `since`: time.monotonic(), which all workers share."""
+
+    copy: int
+    since: float = field(default_factory=time.monotonic)
+    claimed: bool = False
