@@ -50,6 +50,7 @@ CHECKPOINT: dict[str, Any] = {
     "link_bytes_per_s": None,
     "durable_s": None,
     "vram_after_bytes": 0,
+    "resident_bytes": 0,
     "processes": (),
 }
 RESTORE: dict[str, Any] = {

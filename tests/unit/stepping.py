@@ -106,7 +106,9 @@ class Made:
         self.target.node = self.node
         self.course = Course("checkpoint", 7, 60.0)
         self.work = Work.of("llm", [self.target], self.node, self.course, Options(way, live))  # type: ignore
-        count: Any = SimpleNamespace(look_before=self._says("look"), look_without_data=self._says("look without"))
+        count: Any = SimpleNamespace(
+            look_before=self._says("look"), look_without_data=self._says("look without"), resident={}
+        )
         count.wait = self._says("wait")
         ballasts: Any = Recorder("ballasts", self.said, of=5)
         ballasts.room = Recorder("room", self.said)

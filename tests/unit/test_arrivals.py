@@ -35,6 +35,16 @@ def not_waiting(wait: bool) -> None:
     assert not wait
 
 
+class Evictions:
+    """Resident memory, of which it is told how often all of it was evicted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def free_all(self) -> None:
+        self.count += 1
+
+
 def job_of(jobs: Jobs, off_its_devices: bool) -> Job:
     decision = SimpleNamespace(processes=()) if off_its_devices else None
     job = Job("llm", "", World("nvidia"), decision=decision)
@@ -47,7 +57,8 @@ def job_of(jobs: Jobs, off_its_devices: bool) -> Job:
 def test_the_first_call_of_a_newcomer_waits_while_its_job_is_off_its_devices(monkeypatch, off, fresh):
     jobs, told = Jobs(), []
     monkeypatch.setattr(module, "file_access", lambda _pid: FileAccess((0, 0, 0, 0), None))
-    arrivals, job = Arrivals(SimpleNamespace(jobs=jobs)), job_of(jobs, off)
+    evictions = Evictions()
+    arrivals, job = Arrivals(SimpleNamespace(jobs=jobs, residents=evictions)), job_of(jobs, off)
     hello = SimpleNamespace(**{**vars(HELLO), "flags": AgentFlag.FRESH if fresh else 0})
     channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))
     peer = Peer(channel, identify(os.getpid()), hello)
@@ -55,6 +66,7 @@ def test_the_first_call_of_a_newcomer_waits_while_its_job_is_off_its_devices(mon
     assert told == [off and fresh] == [process.waits]
     assert process.state == (State.SUSPENDED if process.waits else State.RUNNING)
     assert job.begun == ([] if process.waits else [process])
+    assert evictions.count == int(fresh)  # no program of the job has begun before, which may look for free memory
 
 
 def test_what_waits_begins_once_the_job_runs(monkeypatch):

@@ -57,3 +57,9 @@ def test_a_pipe_gets_whole_names_on_one_line_each_and_no_control_characters() ->
 def test_a_job_without_a_process_on_a_device_is_a_line_as_well() -> None:
     (line,) = jobtable.table([job(processes=(), pid=None)], None).splitlines()[1:]
     assert line.split()[:6] == ["llm-large", "-", "running", "-", "-", "-"]
+
+
+def test_what_is_on_the_device_of_a_suspended_job_is_a_note() -> None:
+    row = process(state="suspended", bytes=2 << 30, covered_bytes=2 << 30, resident_bytes=1 << 30)
+    assert "1.0 GiB on the device" in jobtable.table([job_info(processes=(row,))], None)
+    assert "on the device" not in jobtable.table([job_info(processes=(process(),))], None)

@@ -76,6 +76,7 @@ CHECKPOINT = {
     "link_bytes_per_s": 5e9,
     "durable_s": None,
     "vram_after_bytes": 3,
+    "resident_bytes": 0,
     "processes": rows(),
     "phases_s": PHASES,
 }
@@ -100,9 +101,11 @@ RESTORE = {
     "total_s": 2.0,
     "cold": True,
     "streamed": False,
+    "resident_bytes": 0,
     "phases_s": PHASES,
     "moved": {ONE: OTHER},
 }
+STAYS = {(7, ONE): 2 * MIB, (7, OTHER): 4 * MIB}
 SLOWER = {"bytes": 6 * MIB, "refill_s": 2.0, "refill_bytes_per_s": 3.0 * MIB, "control_s": 2.0, "cold": False}
 PS = {
     "job": "llm",
@@ -115,7 +118,10 @@ PS = {
     "image": None,
     "images": [],
     "only_in": None,
-    "processes": [{**each, "label": "nvidia:0" if each["device"] == ONE else None, "shared": []} for each in rows()],
+    "processes": [
+        {**each, "label": "nvidia:0" if each["device"] == ONE else None, "resident_bytes": 0, "shared": []}
+        for each in rows()
+    ],
     "arena": {"wanted_bytes": 6, "ready_bytes": 5},
     "changing": False,
 }
@@ -144,7 +150,7 @@ def work(done_to: Job, **more: object) -> Any:
         "copied_live": 3,
         "snapshot_bytes": 5,
         "stream": None,
-        "count": SimpleNamespace(after={ONE: 1, OTHER: 2}),
+        "count": SimpleNamespace(after={ONE: 1, OTHER: 2}, resident={}),
         "options": Options(),
     }
     return SimpleNamespace(**found | more)
@@ -167,8 +173,9 @@ def live_data_only() -> Report:
     return reports.of_checkpoint(there := job(), work(there, options=Options(Way.DATA_ONLY, live=True)), 5e9)
 
 
-def restore() -> Report:
-    done = {"course": course(control_s=0.125), "refilled": {(7, ONE): Moved(2 * MIB, 0.5)}}
+def restore(**resident: int) -> Report:
+    there = {(7, device): size for device, size in resident.items()}
+    done = {"course": course(control_s=0.125), "refilled": {(7, ONE): Moved(2 * MIB, 0.5)}, "resident": there}
     how = SimpleNamespace(**done, data_only=False, cold=True, streamed=False)
     return reports.of_restore(job(), cast("Any", how), 7e9, {ONE: OTHER})
 
@@ -186,6 +193,16 @@ MADE = {
     ),
     "live, data only": (live_data_only, {**CHECKPOINT, "strategy": "live", "control_s": None}),
     "left running": (left_running, {**CHECKPOINT, **NEVER_FREE, "phases_s": without(PHASES, "vram_free")}),
+    "resident": (
+        lambda: reports.of_checkpoint(
+            there := job(), work(there, count=SimpleNamespace(after={ONE: 1, OTHER: 2}, resident=STAYS)), 5e9
+        ),
+        {**CHECKPOINT, "vram_free_s": None, "vram_after_bytes": 3 + 6 * MIB, "resident_bytes": 6 * MIB},
+    ),
+    "restore of what was resident": (
+        lambda: restore(GPU=MIB),
+        {**RESTORE, "bytes": 3 * MIB, "resident_bytes": MIB},
+    ),
     "driver": (
         lambda: reports.of_driver_checkpoint(job(), by_driver()),
         without({**CHECKPOINT, **BY_DRIVER}, "phases_s"),

@@ -122,7 +122,7 @@ def test_what_was_not_asked_for_is_not_sent_and_no_name_has_changed() -> None:
     assert CheckpointRequest(target="llm").to_json() == {"target": "llm"}
     assert SwapRequest(out="llm", back="bb", timeout=5).to_json() == {"out": "llm", "in": "bb", "timeout": 5}
     names = {"target", "timeout", "backend", "image", "store", "encrypted", "data_only", "wait", "live"}
-    names |= {"leave_running", "stop", "processes", "container", "allow", "paranoid", "max_bytes_per_s"}
+    names |= {"resident", "leave_running", "stop", "processes", "container", "allow", "paranoid", "max_bytes_per_s"}
     assert set(CheckpointRequest.__struct_encode_fields__) == names
     assert set(RestoreRequest.__struct_encode_fields__) == (names & {"target", "timeout", "backend", "image"}) | {
         "store",

@@ -126,7 +126,18 @@ LOOKED = ["target.comes_to_hidden", "target.attach"]
 def test_the_worker_that_has_the_bytes_makes_memory_before_the_process_is_touched():
     made = Made(knows=True)
     assert made.does(MakeMemory(made.restore)) == [*FRESH, *LOOKED, "worker.knows", "worker.create"]
-    assert made.undone() == ["worker.release"]
+    assert made.restore.resident == {}
+    assert made.undone() == ["worker.uncreate"]
+
+
+def test_memory_that_is_resident_is_mapped_and_not_refilled():
+    made = Made(knows=True, create=SIZE)
+    made.does(MakeMemory(made.restore))
+    assert made.restore.resident == {(1, DEVICE): SIZE}
+    said = made.does(BringBack(made.restore))
+    assert "worker.refill" not in said
+    assert "imports.give_from_workers" in said
+    assert made.restore.refilled == {}
 
 
 def test_a_worker_that_does_not_have_the_bytes_is_given_them():
@@ -145,13 +156,22 @@ def test_a_move_takes_the_bytes_from_the_device_that_is_left():
 
 def test_room_that_gcr_has_for_a_moment_is_given_up_before_a_restore_is_refused():
     made = Made(knows=True, create=[NoRoom("full", missing=1), None])
-    room = ["node.give_up_snapshots", "driver.holders", "node.leave"]
-    assert made.does(MakeMemory(made.restore))[-5:] == ["worker.create", *room, "worker.create"]
+    room = ["node.make_way", "node.free_room", "driver.holders", "node.leave"]
+    assert made.does(MakeMemory(made.restore))[-6:] == ["worker.create", *room, "worker.create"]
     made = Made(knows=True, create=[NoRoom("full", missing=1), NoRoom("full", missing=1)])
     with pytest.raises(NoRoom) as caught:
         made.does(MakeMemory(made.restore))
     assert caught.value.device == DEVICE
-    assert made.undone() == ["worker.release"]
+    assert made.undone() == ["worker.uncreate"]
+
+
+def test_jobs_are_evicted_one_after_the_other_before_any_snapshot_is_given_up():
+    short = [NoRoom("full", missing=9), NoRoom("full", missing=4), None]
+    made, asked = Made(knows=True, create=short), []
+    made.restore.node.answers["make_way"] = lambda *how: asked.append(how) or 5
+    said = made.does(MakeMemory(made.restore))
+    assert said[-5:] == ["worker.create", "node.make_way", "worker.create", "node.make_way", "worker.create"]
+    assert asked == [(DEVICE, 9, ["1.1"]), (DEVICE, 4, ["1.1"])]  # its own memory stays
 
 
 @pytest.mark.parametrize("why", ["no context", "no room beside the context"])
@@ -162,11 +182,15 @@ def test_where_no_worker_can_the_process_copies_itself_if_its_device_has_room(wh
     made.process.copied_out = True
     copy = object()
     monkeypatch.setattr(memory, "StagedCopy", SimpleNamespace(of=lambda _fds: copy))
-    assert made.does(MakeMemory(made.restore))[-2:] == ["node.give_up_snapshots", "target.free_bytes"]
+    asked: list[object] = []
+    made.restore.node.answers["make_way"] = lambda *how: asked.append(how)
+    assert made.does(MakeMemory(made.restore))[-1] == "target.free_bytes"
     assert made.target.copy is copy
     made.target.answers["free_bytes"] = {DEVICE: SIZE + 4}
+    asked.clear()
     with pytest.raises(NoRoom):
         MakeMemory(made.restore).refuse_without_room()
+    assert asked == [(DEVICE, 1, ["1.1"])]
     os.close(made.given[-1])
 
 

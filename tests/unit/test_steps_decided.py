@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from stepping import DEVICE, SIZE, Made, Recorder, drained
 
+from gcr.control import ControlMeans
 from gcr.engine.steps import decide, prepare, release, run_on
 from gcr.engine.steps.behind import Behind
 from gcr.engine.steps.compare import Compare
@@ -18,11 +19,14 @@ from gcr.engine.steps.hand_over import HandOver
 from gcr.engine.steps.image import KeepImage, WriteOut
 from gcr.engine.steps.prepare import Prepare
 from gcr.engine.steps.quiesce import Quiesce
+from gcr.engine.steps.resident import RefuseToStay, refuse_means_that_leave
 from gcr.engine.steps.run_on import Resume, Seal
 from gcr.engine.steps.snapshot import DrainStanding, MakeRoom
-from gcr.errors import PeerGone, UnsupportedState
+from gcr.engine.work import Options
+from gcr.errors import PeerGone, UnsupportedState, WrongState
 from gcr.job.decisions import KeptImage
 from gcr.job.states import State, Way
+from gcr.peers.shares import Lent, Shares
 from gcr.protocol.operations.worker import Moved
 
 # ---- the image, the decision and after it ------------------------------------------------------------------------
@@ -87,6 +91,48 @@ def test_release_lets_go_everywhere_and_then_asks_the_device(way, at, to):
     release.release(made.work)
     assert made.said == ["ballasts.settle", "worker.release", "keeper.drop", "spare.close", "wait"]
     assert made.state == to
+
+
+def staying(state: State, **answers: Any) -> Made:
+    """Returns a checkpoint whose memory is to stay."""
+    made = Made(state, **answers)
+    made.work.options = Options(resident=True)
+    made.node.stay = lambda worker, _copy: worker.stay()
+    return made
+
+
+def test_memory_that_stays_is_not_released_and_no_keeper_has_it():
+    made = staying(State.FROZEN_DRAINED, stay=SIZE)
+    release.release(made.work)
+    assert made.said == ["ballasts.settle", "worker.stay", "keeper.drop", "spare.close", "wait"]
+    assert (made.state, made.work.count.resident) == (State.SUSPENDED, {(1, DEVICE): SIZE})
+
+
+def test_memory_that_cannot_stay_is_released():
+    made = staying(State.FROZEN_DRAINED, stay=WrongState("the copy is not whole"))
+    release.release(made.work)
+    assert made.said[:3] == ["ballasts.settle", "worker.stay", "worker.release"]
+    assert (made.state, made.work.count.resident) == (State.SUSPENDED, {})
+
+
+def test_a_process_whose_memory_cannot_stay_is_refused_where_it_was_asked_for():
+    made = staying(State.PREPARED)
+    made.does(RefuseToStay(made.work))
+    made.target.process.copied_out = True
+    with pytest.raises(UnsupportedState, match="copies by itself"):
+        made.does(RefuseToStay(made.work))
+    made.target.process.copied_out, made.target.shares = False, Shares(7, lent=(Lent(1, 8, 9),))
+    with pytest.raises(UnsupportedState, match="shares"):
+        made.does(RefuseToStay(made.work))
+    made.work.options = Options()
+    assert made.does(RefuseToStay(made.work)) == []
+
+
+@pytest.mark.parametrize("means", [each for each in ControlMeans if each is not ControlMeans.DRIVER])
+def test_memory_does_not_stay_where_the_driver_saves_nothing_from_outside(means):
+    refuse_means_that_leave(ControlMeans.DRIVER)
+    with pytest.raises(UnsupportedState):
+        refuse_means_that_leave(means)
 
 
 # ---- a program that runs on --------------------------------------------------------------------------------------

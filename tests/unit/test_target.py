@@ -370,7 +370,7 @@ def test_one_that_is_freed_meanwhile_is_not_made_anew(monkeypatch):
 def test_without_room_it_is_refused_and_says_how_much_one_piece_is(monkeypatch):
     """After what gcr itself has there was given back."""
     given_up = []
-    monkeypatch.setattr(Node, "give_up_snapshots", lambda devices: given_up.append([*devices]), raising=False)
+    monkeypatch.setattr(Node, "free_room", lambda devices: given_up.append([*devices]), raising=False)
     monkeypatch.setattr(Target, "free_bytes", lambda self, devices: dict.fromkeys(devices, MiB))
     agent = Orphaned([kept(1), kept(2)], room=False)
     target, _ = orphaned(agent, [])

@@ -26,9 +26,11 @@ class ProcessInfo(ProcessReport, frozen=True, kw_only=True):
     """A process of a job on one device. `label`: the device as `gcr devices` numbers it, None until that is known.
 
     `shared`: memory on all devices that it shares with other processes, in its first row.
+    `resident_bytes`: of a suspended process, bytes that are on the device still; all are on the host.
     """
 
     label: str | None
+    resident_bytes: int = 0
     shared: tuple[SharedMemory, ...] = ()
 
 

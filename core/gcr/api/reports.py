@@ -56,14 +56,17 @@ class Report(Answer, frozen=True, kw_only=True):
 
 
 class CheckpointReport(Report, frozen=True, kw_only=True):
-    """A checkpoint. `phases_s`: the end of each phase, in seconds from the request; empty where the driver did it."""
+    """A checkpoint. `phases_s`: the end of each phase, in seconds from the request; empty where the driver did it.
+
+    resident_bytes: those that stay on their devices until another program needs the room
+    """
 
     strategy: str
     bytes: int
     bytes_copied: int
     snapshot_bytes: int
     streamed: bool
-    vram_free_s: float | None  # of a job that was left running
+    vram_free_s: float | None  # of a job that was left running, or whose memory stays resident
     stop_s: float
     drain_s: float
     drain_bytes_per_s: float | None
@@ -71,6 +74,7 @@ class CheckpointReport(Report, frozen=True, kw_only=True):
     link_bytes_per_s: float | None
     durable_s: float | None
     vram_after_bytes: int | None
+    resident_bytes: int = 0
     processes: tuple[ProcessReport, ...]
     phases_s: Mapping[str, float] = field(default_factory=dict)
     image: str | None = None  # and of it, where it is durable:
@@ -99,7 +103,7 @@ class Refill(Report, frozen=True, kw_only=True):
 
 
 class RestoreReport(Refill, frozen=True, kw_only=True):
-    """A restore. `phases_s`: as of a checkpoint.
+    """A restore. `phases_s`: as of a checkpoint. `resident_bytes`: those that were on their devices still.
 
     processes_s: of a job that was stopped, how its processes came back before: the end of each phase, in seconds from
     the command's begin
@@ -109,6 +113,7 @@ class RestoreReport(Refill, frozen=True, kw_only=True):
     total_s: float
     cold: bool
     streamed: bool  # bytes came from an image window by window, and were nowhere whole in host memory
+    resident_bytes: int = 0
     phases_s: Mapping[str, float] = field(default_factory=dict)
     moved: Mapping[str, str]  # devices by UUID: what it left, and where it came back instead
     processes_s: Mapping[str, float] = field(default_factory=dict)

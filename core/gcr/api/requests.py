@@ -118,12 +118,15 @@ class ImageRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fi
 class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`wait`: answer once VRAM is free ("vram"), or once the image is on disk ("durable"). `allow`: see ALLOWED.
 
+    resident: the memory stays on its devices, beside its copy on the host, until another program needs the room
+
     container: the job's agents and supervisor leave, too: a container's runtime saves the processes
     """
 
     op = "checkpoint"
 
     data_only: bool = False
+    resident: bool = False
     wait: str = "vram"
     live: bool = False
     leave_running: bool = False
@@ -144,6 +147,8 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
         if self.image is None and self._about_an_image():
             how = "live, leave-running, stop, processes, container, paranoid, a rate and waiting for a disk"
             raise UsageError(f"{how} are for a checkpoint with an image")
+        if self.resident and (self.image is not None or self.data_only):
+            raise UsageError("resident is for a checkpoint without an image, and not for data-only: choose one")
         if self.leave_running and self.data_only:
             raise UsageError("data-only takes a job off its device, leave-running does not: choose one")
         if self.leave_running and self.stop:
@@ -157,6 +162,11 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
     def whole(self) -> bool:
         """Returns whether the image has the processes, too."""
         return self.stop or self.processes
+
+    @property
+    def evicts(self) -> bool:
+        """Returns whether a job that is suspended already has to leave its devices for good by it."""
+        return not self.resident and self.image is None
 
     def _about_an_image(self) -> bool:
         how = (self.live, self.leave_running, self.whole, self.container, self.paranoid, self.max_bytes_per_s)

@@ -87,11 +87,13 @@ def device(process: ProcessInfo, width: int | None) -> str:
 
 
 def _notes(process: ProcessInfo) -> list[str]:
-    """Returns the strategy where data is not handed over, and the reasons why some bytes are not covered."""
+    """Returns what is resident, the strategy where data is not handed over, and the reasons for uncovered bytes."""
     reasons = [
         f"{reason} {units.size(count)}" if count else reason for reason, count in sorted(process.uncovered.items())
     ]
-    return [*(["copyout"] if process.strategy == "copyout" else []), *reasons, *map(_shared, process.shared)]
+    there = [f"{units.size(process.resident_bytes)} on the device"] if process.resident_bytes else []
+    how = ["copyout"] if process.strategy == "copyout" else []
+    return [*there, *how, *reasons, *map(_shared, process.shared)]
 
 
 def _shared(memory: SharedMemory) -> str:

@@ -13,6 +13,7 @@ MUCH_PINNED = 1 << 30  # bytes: it takes some 15 ms, and 35 to come back
 
 def of_restore(report: RestoreReport) -> str:
     cold = ", the worker's context made anew" if report.cold else ""
+    cold += f", {units.size(report.resident_bytes)} of it on the device still" if report.resident_bytes else ""
     where = "".join(f", {old} ▸ {new}" for old, new in report.moved.items())
     lost = "".join(f", without process {pid}" for pid in report.without)
     amount = units.size(report.bytes)
@@ -38,6 +39,10 @@ def _what_became_of_the_image(report: CheckpointReport) -> Iterator[str]:
 
 
 def _what_was_done(report: CheckpointReport) -> str:
+    if report.resident_bytes:
+        there = f"{units.size(report.resident_bytes)} stay on the device until another program needs the room"
+        stopped = f"suspended (stopped for {text.seconds(report.stop_s)})"
+        return f"{report.job}: {stopped}; {there}. Back with: gcr restore {report.job}"
     if report.vram_free_s is None:
         return f"{report.job} runs on, stopped for {text.seconds(report.stop_s)}"
     stays = report.vram_after_bytes

@@ -85,7 +85,9 @@ def _look_after(server: Server) -> None:
         try:
             server.door.end_half_open()
             server.arrivals.look_after()
-            coordinator.fleet.retire(coordinator.config.worker_idle_s, coordinator.needs_worker)
+            coordinator.residents.keep_spare()
+            coordinator.residents.settle()
+            coordinator.fleet.retire(coordinator.config.worker_idle_s, coordinator.keeps_worker)
             if coordinator.jobs.all():
                 busy_at = time.monotonic()
             elif time.monotonic() - busy_at > coordinator.config.daemon_idle_s:

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain
 
 from gcr.api.jobevents import JobEnded, ProcessAttached, ProcessEnded, SupervisorGone
-from gcr.daemon import orphans, outputs, reports, survivors, upkeep
+from gcr.daemon import first_call, orphans, outputs, reports, survivors, upkeep
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.ended import note_job_end
 from gcr.daemon.foreign import world_of_process
@@ -131,6 +131,8 @@ class Arrivals:
         `welcome` answers it, told whether its first call is to wait. Raises PeerGone if the process takes no answer.
         """
         self._end_former(peer.identity)
+        if peer.hello.flags & AgentFlag.FRESH:
+            first_call.free_devices(self._jobs, peer.hello.token, self._coordinator.residents)
         with self._lock, self._jobs.lock:
             job = self._job_of(peer)
             pid = peer.identity.pid

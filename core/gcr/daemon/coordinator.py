@@ -15,6 +15,7 @@ from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.labels import Labels
 from gcr.daemon.occupied import Occupied
 from gcr.daemon.recovery import Recovery
+from gcr.daemon.residents import Residents
 from gcr.daemon.sharers import located
 from gcr.engine.joint import Located
 from gcr.engine.node import World
@@ -23,6 +24,7 @@ from gcr.job.decisions import DecisionRecord
 from gcr.job.journal import Journal
 from gcr.peers.control import ControlPeer
 from gcr.peers.worker import WorkerPeer
+from gcr.protocol.operations.worker import CopyName
 from gcr.rendezvous.away import unmark_job
 from gcr.runtime import socket_path
 
@@ -38,6 +40,7 @@ class Coordinator:
         self.jobs = Jobs()
         self.fleet = Fleet()
         self.occupied = Occupied()
+        self.residents = Residents(self.fleet, self.occupied)
         self.labels = Labels()
         self.recovery = Recovery(self, self.jobs)
         self._transactions = itertools.count(time.time_ns())
@@ -54,14 +57,25 @@ class Coordinator:
     def needs_worker(self, world: World, device: str) -> bool:
         return any(job.needs_worker(world, device) for job in self.jobs.all())
 
+    def keeps_worker(self, world: World, device: str) -> bool:
+        """Tells whether an idle worker stays: a job needs it, or it may have memory of a suspended one."""
+        return self.needs_worker(world, device) or self.residents.may_be_on(device)
+
     def control(self, world: World) -> ControlPeer:
         return self.fleet.control(world)
 
     def leave(self, device: str, users: Collection[int]) -> None:
         self.fleet.leave(device, users, self.needs_worker)
 
-    def give_up_snapshots(self, devices: Collection[str]) -> None:
+    def free_room(self, devices: Collection[str]) -> None:
+        self.residents.free(devices)
         self.fleet.give_up_snapshots(devices)
+
+    def make_way(self, device: str, nbytes: int, beside: Collection[str]) -> int:
+        return self.residents.make_way(device, nbytes, beside)
+
+    def stay(self, worker: WorkerPeer, copy: CopyName) -> int:
+        return self.residents.stay(worker, copy)
 
     def occupying(self, device: str) -> AbstractContextManager[None]:
         return self.occupied.on(device)

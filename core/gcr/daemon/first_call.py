@@ -14,6 +14,7 @@ from gcr.daemon.foreign import with_driver
 from gcr.daemon.images.imaging import Imaging
 from gcr.daemon.images.order import nothing_to_image
 from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.residents import Residents
 from gcr.engine.node import Course, Node, decide, undecide
 from gcr.engine.restore import Restore
 from gcr.engine.work import Options, Work
@@ -23,6 +24,13 @@ from gcr.job.decisions import DecisionRecord, ProcessDecision
 from gcr.job.process import Process
 from gcr.job.states import State
 from gcr.processes import ProcessIdentity, identify
+
+
+def free_devices(jobs: Jobs, token: str, residents: Residents) -> None:
+    """Evicts resident memory for the first process of a job, by its token: it may size itself by what is free."""
+    job = jobs.with_token(token) if token else None
+    if job is None or not job.begun:
+        residents.free_all()
 
 
 def suspend(

@@ -1,6 +1,7 @@
 """Reports of checkpoints and restores, and the rows of `ps`, made from the daemon's books."""
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Self
 
 from msgspec import Struct
@@ -25,6 +26,10 @@ from gcr.job.tracking import AllocationTable
 from gcr.protocol.agentwire import DeviceRecord, StatusReply
 from gcr.protocol.operations.worker import Moved
 
+Resident = Mapping[tuple[str, str], int]
+"""Bytes of resident memory, by device and hold."""
+NOTHING_RESIDENT: Resident = MappingProxyType({})
+
 
 class Amount(Struct, frozen=True):
     """Bytes that were moved, and the seconds of the slowest copy."""
@@ -43,7 +48,7 @@ class Amount(Struct, frozen=True):
 
 
 def of_checkpoint(job: Job, done: Work, link: float | None) -> CheckpointReport:
-    course, moved = done.course, Amount.of(done.drained.values())
+    course, moved, resident = done.course, Amount.of(done.drained.values()), sum(done.count.resident.values())
     return CheckpointReport(
         job=job.name,
         simulated=job.world.simulated,
@@ -53,15 +58,16 @@ def of_checkpoint(job: Job, done: Work, link: float | None) -> CheckpointReport:
         bytes_copied=done.copied_live + sum(one.copied for one in done.drained.values()),
         snapshot_bytes=done.snapshot_bytes,
         streamed=done.stream is not None,
-        vram_free_s=course.since_start("vram_free"),
+        vram_free_s=None if resident else course.since_start("vram_free"),
         stop_s=course.between("stop", "vram_free"),
         drain_s=moved.seconds,
         drain_bytes_per_s=moved.rate,
         control_s=None if done.options.data_only else course.between("handed_over", "frozen"),
         link_bytes_per_s=link,
         durable_s=None,
-        vram_after_bytes=sum(done.count.after.values()),
+        vram_after_bytes=sum(done.count.after.values()) + resident,
         processes=tuple(at_the_cut(job, done)),
+        resident_bytes=resident,
         phases_s=phases(course.marks, course.began),
     )
 
@@ -151,9 +157,11 @@ def of_driver_checkpoint(job: Job, done: DriverSwap) -> CheckpointReport:
 
 def of_restore(job: Job, done: Restore, link: float | None, moved: Mapping[str, str]) -> RestoreReport:
     """`moved`: devices by UUID, those that the job left and those that it came back on."""
-    course = done.course
+    course, refilled, resident = done.course, Amount.of(done.refilled.values()), sum(done.resident.values())
     return replace(
-        _refilled(job, Amount.of(done.refilled.values()), moved),
+        _refilled(job, refilled, moved),
+        bytes=refilled.bytes + resident,
+        resident_bytes=resident,
         control_s=None if done.data_only else course.marks.get("control_s"),
         link_bytes_per_s=link,
         total_s=course.since_start("running"),
@@ -187,7 +195,9 @@ def _refilled(job: Job, refilled: Amount, moved: Mapping[str, str]) -> RestoreRe
     )
 
 
-def of_job(job: Job, labels: Labels, arena: ArenaReady | None, shared: Rows = NO_ROWS) -> JobInfo:
+def of_job(
+    job: Job, labels: Labels, arena: ArenaReady | None, shared: Rows = NO_ROWS, resident: Resident = NOTHING_RESIDENT
+) -> JobInfo:
     return JobInfo(
         job=job.name,
         pid=job.program.pid,
@@ -199,14 +209,18 @@ def of_job(job: Job, labels: Labels, arena: ArenaReady | None, shared: Rows = NO
         image=row(job.results.imaging) if job.results.imaging else None,
         images=tuple(row(each) for each in job.results.images),
         only_in=_only_in(job),
-        processes=tuple(row for process in job.living for row in _infos(process, job, labels, shared)),
+        processes=tuple(row for process in job.living for row in _infos(process, job, labels, shared, resident)),
         arena=arena,
         changing=job.turn.changing,
     )
 
 
-def _infos(process: Process, job: Job, labels: Labels, shared: Rows) -> list[ProcessInfo]:
-    found = [ProcessInfo(**asdict(row), label=labels.of(job.world, row.device)) for row in rows(process)]
+def _infos(process: Process, job: Job, labels: Labels, shared: Rows, resident: Resident) -> list[ProcessInfo]:
+    there = {row.device: resident.get((row.device, process.hold), 0) for row in rows(process)}
+    found = [
+        ProcessInfo(**asdict(row), label=labels.of(job.world, row.device), resident_bytes=there[row.device])
+        for row in rows(process)
+    ]
     return [replace(found[0], shared=shared.get(process.identity.pid, ())), *found[1:]]
 
 

@@ -242,7 +242,7 @@ class Connection:
                 descriptors = handles.descriptors(self._server.coordinator, self.channel.peer.pid, ids.ids)
             case FrameType.LET_GO:
                 full = OccupiedRecord.unpack(request.frame.payload)
-                self._server.coordinator.fleet.give_up_snapshots({uuid_text(full.uuid)})
+                self._server.coordinator.free_room({uuid_text(full.uuid)})
             case _:
                 raise UsageError("an agent asks only RELEASED, LET_GO and DESCRIPTOR")
         try:

@@ -166,17 +166,17 @@ def create(
     transaction: int,
     sizes: Mapping[int, int],
     free: Callable[[], Mapping[str, int]],
-    give_up_snapshots: Callable[[], object],
+    free_room: Callable[[], object],
 ) -> None:
     """Makes physical memory for the handles, at their old addresses. `free`: bytes by device. Raises NoRoom.
 
-    give_up_snapshots: called where there is no room; the memory is asked for once more then
+    free_room: called where there is no room; the memory is asked for once more then
     """
     ids = sorted(sizes)
     for first in range(0, len(ids), FRAME_IDS):
         frame = ids[first : first + FRAME_IDS]
         try:
-            _create(agent, transaction, frame, give_up_snapshots)
+            _create(agent, transaction, frame, free_room)
         except NoRoom as short:
             raise _short(sum(sizes[id] for id in ids[first:]), free()) from short
 
@@ -189,11 +189,11 @@ def _short(wanted: int, free: Mapping[str, int]) -> NoRoom:
     return NoRoom(text, missing=missing, device=where if len(free) == 1 else None)
 
 
-def _create(agent: AgentPeer, transaction: int, ids: Sequence[int], give_up_snapshots: Callable[[], object]) -> None:
+def _create(agent: AgentPeer, transaction: int, ids: Sequence[int], free_room: Callable[[], object]) -> None:
     try:
         agent.create(transaction, ids)
     except NoRoom:
-        give_up_snapshots()
+        free_room()
         agent.create(transaction, ids)
 
 

@@ -26,7 +26,8 @@ class DeviceCount(Struct):
     data_only: bool
     before: dict[Copy, int] = field(default_factory=dict)
     without_data: dict[Copy, int] = field(default_factory=dict)  # handed over, and the driver's state still there
-    after: dict[Copy, int] = field(default_factory=dict)
+    after: dict[Copy, int] = field(default_factory=dict)  # without what is resident
+    resident: dict[Copy, int] = field(default_factory=dict)  # stays on the device, held by a worker
 
     def look_before(self, target: Target, again: bool = False) -> None:
         """Asks each device that was not asked yet."""

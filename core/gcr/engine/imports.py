@@ -60,8 +60,8 @@ class Imports(Struct):
     def create(self, sizes: Mapping[int, int]) -> None:
         """Makes new physical memory in the process for these handles. Raises NoRoom."""
         session, devices = self.session, self.session.bytes_by_device
-        give_up_snapshots, free = partial(session.node.give_up_snapshots, devices), partial(session.free_bytes, devices)
-        create(session.process.agent, session.transaction, sizes, free, give_up_snapshots)
+        free_room, free = partial(session.node.free_room, devices), partial(session.free_bytes, devices)
+        create(session.process.agent, session.transaction, sizes, free, free_room)
 
     def kept(self) -> set[int]:
         """Returns ids of the handles that a worker or the keeper holds.

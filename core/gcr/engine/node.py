@@ -18,6 +18,7 @@ from gcr.job.decisions import DecisionRecord, ProcessDecision, Unreturned
 from gcr.job.journal import Journal
 from gcr.peers.control import ControlPeer
 from gcr.peers.worker import WorkerPeer
+from gcr.protocol.operations.worker import CopyName
 
 
 class World(Struct, frozen=True):
@@ -59,8 +60,23 @@ class Node(Protocol):
         """
         ...
 
-    def give_up_snapshots(self, devices: Collection[str]) -> None:
-        """Makes workers give back the room of snapshots. It is free when this returns. Raises nothing."""
+    def free_room(self, devices: Collection[str]) -> None:
+        """Makes workers give back the room of snapshots, and evicts resident memory. It is free when this returns.
+
+        Raises nothing.
+        """
+        ...
+
+    def make_way(self, device: str, nbytes: int, beside: Collection[str]) -> int:
+        """Evicts resident memory of suspended jobs, what was suspended first before the rest. Raises nothing.
+
+        Returns the bytes that were released: `nbytes` or more, if there was so much. beside: holds of processes whose
+        memory stays
+        """
+        ...
+
+    def stay(self, worker: WorkerPeer, copy: CopyName) -> int:
+        """Makes memory that a worker holds resident beside this copy. Returns its bytes. Raises WrongState, NoRoom."""
         ...
 
     def has_image(self, record: DecisionRecord) -> bool:

@@ -60,11 +60,11 @@ def _refuse_lent(target: Target, ids: Sequence[int]) -> None:
 
 
 def _with_room(target: Target, ids: Sequence[int]) -> None:
-    """Makes gcr give up its snapshots on the devices before it refuses. Raises NoRoom."""
+    """Makes gcr give up snapshots and resident memory on the devices before it refuses. Raises NoRoom."""
     try:
         target.process.agent.rehome(target.transaction, ids)
     except NoRoom:
-        target.node.give_up_snapshots(target.bytes_by_device)
+        target.node.free_room(target.bytes_by_device)
         try:
             target.process.agent.rehome(target.transaction, ids)
         except NoRoom as short:

@@ -16,7 +16,7 @@ from gcr.protocol.operations.worker import Moved
 
 
 class Restore(Struct):
-    """One restore of a job. `refilled`: the workers' reports of each copy.
+    """One restore of a job. `refilled`: the workers' reports of each copy · `resident`: bytes that were there still.
 
     orphaned: processes that have ended meanwhile; their memory comes back for those that hold it
     """
@@ -31,6 +31,7 @@ class Restore(Struct):
     streamed: bool = False  # bytes came from the image, and were nowhere whole in host memory
     adrift: set[int] = field(default_factory=set)  # pids that an undo did not suspend again: recovery does
     refilled: dict[Copy, Moved] = field(default_factory=dict)
+    resident: dict[Copy, int] = field(default_factory=dict)
     orphaned: Sequence[Orphaned] = ()
 
     @property

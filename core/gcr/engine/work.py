@@ -19,15 +19,21 @@ from gcr.protocol.operations.worker import Drained
 
 
 class Options(Struct, frozen=True):
-    """The caller's wishes. `paranoid`: chunks with equal hashes are compared byte by byte."""
+    """The caller's wishes. `paranoid`: chunks with equal hashes are compared byte by byte.
+
+    resident: the memory stays on its devices until another program needs the room
+    """
 
     way: Way = Way.WHOLE
     live: bool = False
     paranoid: bool = False
+    resident: bool = False
 
     @classmethod
-    def off_the_device(cls, data_only: bool, live: bool = False, paranoid: bool = False) -> Self:
-        return cls(Way.DATA_ONLY if data_only else Way.WHOLE, live, paranoid)
+    def off_the_device(
+        cls, data_only: bool, live: bool = False, paranoid: bool = False, resident: bool = False
+    ) -> Self:
+        return cls(Way.DATA_ONLY if data_only else Way.WHOLE, live, paranoid, resident)
 
     @property
     def data_only(self) -> bool:

@@ -89,6 +89,7 @@ class Job:
         *,
         timeout: float | None = None,
         data_only: bool = False,
+        resident: bool = False,
         image: str | None = None,
         wait: Literal["vram", "durable"] = "vram",
         live: bool = False,
@@ -105,13 +106,15 @@ class Job:
     ) -> CheckpointReport:
         """Suspend it and free its device memory. `timeout` in seconds; past it everything is undone.
 
-        `data_only` leaves the driver's context on the device. `image`: a name under which its device memory is written
-        to disk as well, in the background unless `wait` is "durable"; into `store`, else where images are kept. `live`
-        copies while it runs, `leave_running` does not take it off the device, `paranoid` compares bytes and not hashes
-        alone: for an image, as the rate is. `processes` saves its processes as well; `stop` does, and ends them:
-        `gcr.restore` brings them back. `container` leaves them to a container's runtime. `allow` is that of the
-        command. The key of an encrypted store is in `key_file`, or printed by `key_command`, else where the settings
-        say.
+        `data_only` leaves the driver's context on the device. `resident` leaves the memory there, beside its copy on
+        the host, until another program needs the room; a later checkpoint without it frees that memory.
+
+        `image`: a name under which its device memory is written to disk as well, in the background unless `wait` is
+        "durable"; into `store`, else where images are kept. `live` copies while it runs, `leave_running` does not take
+        it off the device, `paranoid` compares bytes and not hashes alone: for an image, as the rate is. `processes`
+        saves its processes as well; `stop` does, and ends them: `gcr.restore` brings them back. `container` leaves them
+        to a container's runtime. `allow` is that of the command. The key of an encrypted store is in `key_file`, or
+        printed by `key_command`, else where the settings say.
         Raises GcrError; `state` says what became of the job.
         """
         request = CheckpointRequest(
@@ -121,6 +124,7 @@ class Job:
             store=_store(image, store),
             encrypted=bool(key_file or key_command),
             data_only=data_only,
+            resident=resident,
             wait=wait,
             live=live,
             leave_running=leave_running,

@@ -33,6 +33,7 @@ CHECKPOINT: dict[str, Any] = {
     "link_bytes_per_s": 55.3e9,
     "durable_s": None,
     "vram_after_bytes": 0,
+    "resident_bytes": 0,
     "processes": [
         {
             "pid": 4711,
@@ -60,6 +61,7 @@ RESTORE: dict[str, Any] = {
     "total_s": 0.7,
     "cold": False,
     "streamed": False,
+    "resident_bytes": 0,
     "moved": {},
 }
 SWAP: dict[str, Any] = {"out": {**CHECKPOINT, "wall_s": 0.8}, "in": {**RESTORE, "job": "bb", "wall_s": 0.9}}
@@ -88,6 +90,7 @@ JOBS: list[dict[str, Any]] = [
                 "pinned_host_bytes": 0,
                 "contexts": 1,
                 "label": None,
+                "resident_bytes": 0,
                 "shared": [{"pid": 4712, "bytes": 256, "owner": True}, {"pid": 4713, "bytes": 512, "owner": False}],
             }
         ],

@@ -30,6 +30,7 @@ from gcr.image.store.location import store_of
         "gcr checkpoint llm",
         "gcr checkpoint llm train",
         "gcr checkpoint 4711 --timeout 60",
+        "gcr checkpoint llm --resident",
         "gcr checkpoint llm --image warm --wait durable",
         "gcr --json checkpoint llm --data-only",
     ),
@@ -38,6 +39,11 @@ from gcr.image.store.location import store_of
     "targets", metavar="JOB|PID...", nargs=-1, required=True, callback=parse_targets, shell_complete=completing.jobs
 )
 @click.option("--data-only", is_flag=True, help="Free the device data only; the driver's context stays on the device.")
+@click.option(
+    "--resident",
+    is_flag=True,
+    help="Leave the memory on the device, beside its copy on the host, until another program needs the room.",
+)
 @click.option("--image", metavar="NAME", callback=parse_name, help="Write an image of its device memory, too.")
 @click.option(
     "--max-rate",
@@ -75,6 +81,7 @@ def command(
     options: Options,
     targets: Sequence[Target],
     data_only: bool,
+    resident: bool,
     image: str | None,
     max_rate: float | None,
     wait: str,
@@ -92,6 +99,9 @@ def command(
     With --image what was in it is also written to disk, in the background: the job may be restored meanwhile. Where
     host memory has no room for it, it goes straight to the image, and the device is free once that is on disk.
 
+    With --resident it can come back by mapping its memory again, without a copy. The same command without --resident
+    then frees that memory. A program that finds no room frees it, too: of several jobs, the one suspended first.
+
     Several are suspended one after the other, each by itself: all are tried, and the exit code is the worst.
     """
     if image and len(targets) > 1:
@@ -104,6 +114,7 @@ def command(
         store=store_of(image, store),
         encrypted=options.key_named,
         data_only=data_only,
+        resident=resident,
         wait=wait,
         live=live,
         leave_running=leave_running,

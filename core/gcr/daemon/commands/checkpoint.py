@@ -13,7 +13,7 @@ from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.daemon import departures, first_call, reports
 from gcr.daemon.active import Active
-from gcr.daemon.commands import container, parking, resting, restore, whole
+from gcr.daemon.commands import container, evicting, parking, resting, restore, whole
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.telling import Story, telling
 from gcr.daemon.commands.transaction import (
@@ -36,6 +36,7 @@ from gcr.engine.admit import admit, refuse_what_the_driver_refuses
 from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import Course, phases
 from gcr.engine.routes import checkpoint, driver, running_on
+from gcr.engine.steps.resident import refuse_means_that_leave
 from gcr.engine.target import Target
 from gcr.engine.work import Options, Work
 from gcr.errors import GcrError, NoSuchJob, UnsupportedState, WrongState
@@ -71,6 +72,10 @@ def _carried_out(
     with node.jobs.changing(job, "checkpoint", beside_readers=request.leave_running) as hold:
         story.begun()
         _refuse_suspended(job)
+        if request.evicts and (done := evicting.evicted(node, job, course)):
+            return done
+        if request.resident:
+            refuse_means_that_leave(node.control(job.world).means)
         with parking.privately(node, job, course, request) as private:
             if private:
                 return _parked(node, hold, course, private)
@@ -339,7 +344,8 @@ class Attempt(Struct, frozen=True):
         if keeping and self.saving:
             raise whole.context_stays(keeping[0])
         node.jobs.claim(job, {device for target in keeping for device in target.books.counts})
-        options = Options.off_the_device(data_only, self.request.live, self.request.paranoid)
+        asked = self.request
+        options = Options.off_the_device(data_only, asked.live, asked.paranoid, asked.resident)
         work = Work.of(job.name, targets, node, course, options)
         if imaging and self.saving:
             plan = checkpoint.plan_of(work, partial(self._may_stop, targets, imaging, self.saving))
@@ -358,6 +364,8 @@ class Attempt(Struct, frozen=True):
             node.forget_decision(job)
             raise departures.ending(job)
         departures.settle_ends(job)
+        if work.count.resident:
+            evicting.keep_spare(work, node.residents)
         if imaging and imaging.streamed:
             imaging.close()
         elif imaging and work.decision and not self.saving:
@@ -370,6 +378,9 @@ class Attempt(Struct, frozen=True):
 
     def _by_driver(self) -> CheckpointReport:
         (process,) = self.job.living
+        if self.request.resident:
+            text = f"the driver alone moves the data of process {self.job.name}: it cannot stay on the device"
+            raise UnsupportedState(text, hint="start it with gcr run")
         if self.imaging:
             text = f"the driver alone has the data of process {self.job.name}: gcr has nothing to make an image of"
             raise UnsupportedState(text, hint="start it with gcr run")

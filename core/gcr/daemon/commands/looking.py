@@ -35,7 +35,8 @@ def ps(node: Coordinator, caller: Caller = OURSELVES) -> JobList:
     shown = [job for job in node.jobs.all() if caller.may_use(job.owner)]
     ready = ready_bytes(node.fleet.living_workers())
     between = shared([process for job in shown for process in job.living])
-    rows = tuple(reports.of_job(job, node.labels, arena_of(job, ready), between) for job in shown)
+    there = {(one.worker.device, one.hold): one.bytes for one in node.residents.all()}
+    rows = tuple(reports.of_job(job, node.labels, arena_of(job, ready), between, there) for job in shown)
     return JobList(jobs=rows, awaited=tuple(each.pid for each in missing))
 
 

@@ -20,6 +20,7 @@ from gcr.engine.steps.live import CopyLive
 from gcr.engine.steps.prepare import Prepare, Reserve
 from gcr.engine.steps.quiesce import Quiesce
 from gcr.engine.steps.release import release
+from gcr.engine.steps.resident import RefuseToStay
 from gcr.engine.steps.stage import Stage
 from gcr.engine.streaming import Outlet, Stream, without_room
 from gcr.engine.work import Work
@@ -35,10 +36,12 @@ def plan_of(work: Work, may_stop: Callable[[], object] = lambda: None, outlet: O
     steps: list[Step] = [
         KeepImage(work),
         Prepare(work),
+        RefuseToStay(work),
         Reserve(work, partial(_stream, work, outlet), may_stop),
         *([CopyLive(work)] if work.options.live else []),
         Quiesce(work),
         CloseBooks(work, meter),
+        RefuseToStay(work),
         CopyOut(work, meter),
         HandOver(work),
         FreezeAndDrain(work, meter),

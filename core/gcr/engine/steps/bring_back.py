@@ -47,12 +47,17 @@ class BringBack(Struct, frozen=True):
         restore.course.mark("back")
 
     def _refills(self, target: Target, meter: Meter) -> list[Callable[[], None]]:
+        """Returns the copies to the device; there is none to memory that was resident."""
         workers = target.workers() if target.copy is None and not self.restore.image else ()
-        return [partial(self._refill, target, worker, meter) for worker in workers]
+        there = self.restore.resident
+        return [
+            partial(self._refill, target, each, meter) for each in workers if (target.pid, each.device) not in there
+        ]
 
     def _meter(self) -> Meter:
         """Returns what tells of the bytes that no image has brought yet."""
-        sizes = {copy: n for copy, n in sizes_of(self.restore.owners).items() if copy not in self.restore.refilled}
+        there = {*self.restore.refilled, *self.restore.resident}
+        sizes = {copy: n for copy, n in sizes_of(self.restore.owners).items() if copy not in there}
         meter = Meter(self.restore.course, "refilling", sizes)
         if sizes:
             meter.start()

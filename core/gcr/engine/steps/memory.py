@@ -1,6 +1,10 @@
-"""Room for a restore: the workers make all of the physical memory, and hold ballast for the driver."""
+"""Room for a restore: the workers make all of the physical memory, and hold ballast for the driver.
+
+What is resident still is taken as it is.
+"""
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct
@@ -103,20 +107,40 @@ class MakeMemory(Struct, frozen=True):
             close_all(fds)
 
     def _create_one(self, target: Target, worker: WorkerPeer) -> None:
-        """Makes room by giving up gcr's own snapshots, before it refuses. Raises NoRoom."""
+        """Makes room by evicting resident memory and giving up snapshots, before it refuses. Raises NoRoom."""
+        create = partial(self._take_or_create, target, worker)
+        if self._made_way(worker.device, create):
+            return
+        node = self.restore.node
+        node.free_room([worker.device])
+        quietly("leave", lambda: node.leave(worker.device, target.control.holders(worker.device)))
+        with short_on(worker.device):
+            create()
+
+    def _take_or_create(self, target: Target, worker: WorkerPeer) -> None:
         ballast = self.restore.ballast(target, worker.device)
-        try:
-            worker.handles.create(target.copy_name, ballast)
-        except NoRoom:
-            node = self.restore.node
-            node.give_up_snapshots([worker.device])
-            quietly("leave", lambda: node.leave(worker.device, target.control.holders(worker.device)))
-            with short_on(worker.device):
-                worker.handles.create(target.copy_name, ballast)
+        if there := worker.handles.create(target.copy_name, ballast):
+            self.restore.resident[target.pid, worker.device] = there
+
+    def _made_way(self, device: str, create: Callable[[], object]) -> bool:
+        """Creates; evicts other jobs where there is no room, one after the other. Returns whether that was enough."""
+        while True:
+            try:
+                create()
+            except NoRoom as short:
+                if not self._evict(device, short.missing or 1):
+                    return False
+            else:
+                return True
+
+    def _evict(self, device: str, nbytes: int) -> int:
+        """Evicts resident memory of jobs that do not come back now. Returns its bytes."""
+        own = [target.hold for target in self.restore.owners]
+        return self.restore.node.make_way(device, nbytes, own)
 
     def uncreate(self, target: Target, worker: WorkerPeer) -> None:
         anew = self.restore.image or _elsewhere(target, worker)
-        quietly("uncreate", partial(worker.surrender if anew else worker.release, target.hold))
+        quietly("uncreate", partial(worker.surrender if anew else worker.handles.uncreate, target.hold))
 
     def refuse_without_room(self) -> None:
         """Asks the devices, as late as possible, for the room that no worker holds. Raises NoRoom."""
@@ -126,8 +150,12 @@ class MakeMemory(Struct, frozen=True):
             for device in devices if target.copy is not None else devices - {*target.bytes_by_device}:
                 needs[device] += target.bytes_by_device.get(device, 0) + restore.ballast(target, device)
         if +needs:
-            restore.node.give_up_snapshots(needs)
-            refuse_without_room(needs, restore.targets[0].free_bytes(needs))
+            free = partial(restore.targets[0].free_bytes, needs)
+            for device, short in (needs - Counter(free())).items():
+                self._evict(device, short)
+            if needs - Counter(free()):
+                restore.node.free_room(needs)
+            refuse_without_room(needs, free())
 
 
 def _elsewhere(target: Target, worker: WorkerPeer) -> bool:

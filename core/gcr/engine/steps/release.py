@@ -1,8 +1,12 @@
-"""COMMIT: every descriptor of device memory is closed, everywhere; then the device itself is asked."""
+"""COMMIT: every descriptor of device memory is closed, everywhere; then the device itself is asked.
+
+Of memory that stays on its device the worker alone keeps descriptors.
+"""
 
 from functools import partial
 
 from gcr.engine.side_by_side import side_by_side
+from gcr.engine.steps.resident import stays
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.work import Work
@@ -22,7 +26,8 @@ def release(work: Work) -> None:
 def _release_one(work: Work, target: Target) -> None:
     work.ballasts.settle(target)
     for worker in target.workers():
-        quietly("release", partial(worker.release, target.hold))
+        if not stays(work, target, worker):
+            quietly("release", partial(worker.release, target.hold))
         if work.stream:  # there is no copy with it that the process could come back from
             quietly("give the ring back", partial(worker.copies.forget_copy, target.copy_name))
     quietly("drop", lambda: target.keeper().drop(target.pid))
