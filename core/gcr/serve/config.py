@@ -66,6 +66,13 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
     max_body: int
 
 
+class Parking(Struct, frozen=True, kw_only=True):
+    """The ways of `gcr checkpoint` by which models are parked. `resident` does nothing with `data_only`."""
+
+    data_only: bool = False
+    resident: bool = True
+
+
 class ServeConfig(Struct, frozen=True, kw_only=True):
     """All of the file. Times in seconds, sizes in bytes.
 
@@ -83,7 +90,7 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     hold: float
     grace: float
     on_stop: str
-    data_only: bool
+    parking: Parking
     models: Mapping[str, ModelConfig]
 
     def called(self) -> Mapping[str, str]:
@@ -130,6 +137,7 @@ class _Serve(Struct, forbid_unknown_fields=True, kw_only=True):
     on_stop: str = LEAVE
     data_only: bool = False
     clients: dict[str, Any] = field(default_factory=dict)
+    resident: bool = True
 
 
 class _File(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -184,7 +192,7 @@ def _checked(body: Mapping[str, Any], folder: Path) -> ServeConfig:
         hold=_at("serve.hold", serve.hold, quantities.seconds),
         grace=_at("serve.grace", serve.grace, quantities.seconds),
         on_stop=serve.on_stop,
-        data_only=serve.data_only,
+        parking=Parking(data_only=serve.data_only, resident=serve.resident),
         models=models,
     )
     _check_ports(config)

@@ -20,13 +20,14 @@ import aiohttp
 
 from gcr import processes
 from gcr.api.listings import DeviceList, JobInfo
+from gcr.api.reports import CheckpointReport
 from gcr.api.requests import DevicesRequest
-from gcr.errors import DaemonUnavailable, GcrError, NameTaken, NotAllKnown
+from gcr.errors import DaemonUnavailable, GcrError, NameTaken, NotAllKnown, UnsupportedState
 from gcr.library import calls
 from gcr.library.answers import checked
 from gcr.library.job import Job
 from gcr.rendezvous.client import Client
-from gcr.serve.config import ModelConfig, environment_of, filled, port_in
+from gcr.serve.config import ModelConfig, Parking, environment_of, filled, port_in
 from gcr.serve.ports import LOOPBACK
 from gcr.serve.upstream import Found, Moved
 from gcr.serveerrors import ModelTaken, NeverHealthy
@@ -45,10 +46,12 @@ _WAKE_PHASES = ("refill_s", "control_s", "total_s")
 
 
 class NodeJobs:
-    """Implements `upstream.Jobs`. `options`: of `gcr run`, for every job; `data_only`: as of a checkpoint."""
+    """Implements `upstream.Jobs`. `options`: of `gcr run`, for every job."""
 
-    def __init__(self, models: Mapping[str, ModelConfig], options: Sequence[str] = (), data_only: bool = False) -> None:
-        self._models, self._options, self._data_only = models, tuple(options), data_only
+    def __init__(
+        self, models: Mapping[str, ModelConfig], options: Sequence[str] = (), parking: Parking | None = None
+    ) -> None:
+        self._models, self._options, self._parking = models, tuple(options), parking or Parking()
         self._threads = ThreadPoolExecutor(2 * len(models) + 2, thread_name_prefix="gcr-serve")
 
     async def find(self) -> Mapping[str, Found]:
@@ -92,7 +95,7 @@ class NodeJobs:
                 pause = min(SLOWEST_HEALTH_S, pause * 1.2)
 
     async def park(self, name: str) -> Moved:
-        report = await self._call(lambda: Job(name, None).checkpoint(data_only=self._data_only))
+        report = await self._call(lambda: self._parked(Job(name, None)))
         return Moved(bytes=report.bytes, seconds=_phases(report, _PARK_PHASES))
 
     async def wake(self, name: str) -> Moved:
@@ -101,6 +104,16 @@ class NodeJobs:
 
     async def end(self, name: str, job: Found) -> None:
         await self._call(lambda: _end(job))
+
+    def _parked(self, job: Job) -> CheckpointReport:
+        """Parks a job. The memory of one whose memory cannot stay leaves the device at once."""
+        if self._parking.data_only or not self._parking.resident:
+            return job.checkpoint(data_only=self._parking.data_only)
+        try:
+            return job.checkpoint(resident=True)
+        except UnsupportedState as cannot:
+            log.info("%s: it is parked without its memory staying: %s", job.name, cannot)
+            return job.checkpoint()
 
     async def _run(self, model: ModelConfig, port: int) -> None:
         words = ["run", "--detach", "--name", model.name, *self._options, "--", *filled(model.command, port)]

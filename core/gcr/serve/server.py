@@ -115,7 +115,7 @@ async def _serve(
     ending = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
-    server = Server(config, NodeJobs(config.models, options, config.data_only))
+    server = Server(config, NodeJobs(config.models, options, config.parking))
     try:
         JobMetrics(server.metrics.registry).follow()
         await server.listen(sock)
