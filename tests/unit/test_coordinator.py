@@ -28,8 +28,10 @@ from gcr.job.journal import Journal
 from gcr.job.process import Process
 from gcr.job.states import State
 from gcr.processes import ProcessIdentity, identify
+from gcr.protocol.operations.worker import CopyName
 
 UNUSED = 2**22 - 1
+ONE, OTHER = (f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in (1, 2))
 
 
 def test_a_job_comes_back_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -135,3 +137,13 @@ def test_a_worker_of_gcr_s_own_is_called_so(tmp_path: Path, monkeypatch: pytest.
     coordinator.jobs.add(Job("llm", "", world))
     with coordinator.jobs.all()[0].changing("restore"):
         assert coordinator.who(7) == "process 7, a worker of gcr's for job llm"
+
+
+def test_an_idle_worker_stays_while_it_may_have_memory_of_a_suspended_job(tmp_path: Path) -> None:
+    coordinator, world = Coordinator(Config(), Journal(tmp_path / "journal")), World("nvidia")
+    assert not coordinator.keeps_worker(world, ONE)
+    worker = Mock(device=ONE)
+    coordinator.stay(worker, CopyName("7.1", 9))
+    assert coordinator.keeps_worker(world, ONE)
+    assert not coordinator.keeps_worker(world, OTHER)
+    assert not coordinator.needs_worker(world, ONE)  # it leaves the device to a job all the same

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from gcr.drain import Handed, spec_from_json
+from gcr.errors import WrongState
 from gcr.protocol.channel import Request
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import Answer, Handlers
@@ -51,7 +52,10 @@ class HandleServing(Struct, frozen=True):
             known.memory.uncreate()
 
     def _stay(self, asked: ops.Stay) -> ops.Bytes:
-        return ops.Bytes(self.holdings.of(asked.copy.hold).stay(asked.copy.transaction))
+        known = self.holdings.known(asked.copy.hold)
+        if known is None:  # its process has ended meanwhile
+            raise WrongState("nothing is held of this process")
+        return ops.Bytes(known.stay(asked.copy.transaction))
 
     def _evict(self, asked: ops.Evict) -> ops.Bytes:
         known = self.holdings.known(asked.hold)
