@@ -173,4 +173,6 @@ def test_a_worker_tells_what_can_be_evicted() -> None:
         (size, since), first = holdings.resident()["7.1"], held.memory.residence
         assert (size, since) == (SIZE, first.since if first else 0)
         held.create(COPY, 0)
+        assert holdings.resident() == {"7.1": (0, since)}  # it may be taken back
+        held.forget_copy(COPY)
         assert holdings.resident() == {}

@@ -117,6 +117,14 @@ def test_agents_know_of_a_device_before_there_is_memory_and_until_none_is_left(o
     assert (residents.may_be_on(ONE), occupied._holders[ONE]) == (False, 0)
 
 
+def test_a_mark_stays_while_a_restore_that_may_be_taken_back_has_the_memory(occupied: Occupied) -> None:
+    worker = Worker(ONE, claimed=(0, 1.0))
+    residents = made(occupied, worker)
+    assert (residents.all(), residents.make_way(ONE, 1)) == ([], 0)
+    residents.settle()
+    assert residents.may_be_on(ONE)
+
+
 def test_a_mark_stays_where_memory_came_during_the_look(occupied: Occupied) -> None:
     worker = Worker(ONE)
     residents = made(occupied, worker)

@@ -23,7 +23,7 @@ log = logging.getLogger("gcr.daemon")
 
 
 class Resident(Struct, frozen=True):
-    """Memory of one process on one device that can be evicted. `since`: as of the worker's books."""
+    """Memory of one process on one device. `bytes`: those that can be evicted; `since`: as of the worker's books."""
 
     worker: WorkerPeer
     hold: str
@@ -57,12 +57,8 @@ class Residents(Struct):
         return device in self._marks
 
     def all(self) -> Sequence[Resident]:
-        """Returns what there is, the memory that became resident first before the rest."""
-        with self._lock:
-            devices = {*self._marks}
-        there = [worker for worker in self.fleet.living_workers() if worker.device in devices]
-        found = [one for some in side_by_side(partial(_of, worker) for worker in there) for one in some]
-        return sorted(found, key=lambda one: one.since)
+        """Returns what can be evicted, the memory that became resident first before the rest."""
+        return sorted((one for one in self._look() if one.bytes), key=lambda one: one.since)
 
     def make_way(self, device: str, nbytes: int, beside: Collection[str] = ()) -> int:
         """Evicts memory on a device until `nbytes` are released: first that of the job that was suspended first.
@@ -101,11 +97,18 @@ class Residents(Struct):
             begun = self._begun
             if not self._marks or begun != self._ended:
                 return
-        there = {one.worker.device for one in self.all()}
+        there = {one.worker.device for one in self._look()}
         with self._lock:
             if begun == self._begun:  # else there may be some since the look
                 for device in self._marks.keys() - there:
                     self._marks.pop(device).close()
+
+    def _look(self) -> list[Resident]:
+        """Returns what there is, also what restores have claimed: it is resident again where they are taken back."""
+        with self._lock:
+            devices = {*self._marks}
+        there = [worker for worker in self.fleet.living_workers() if worker.device in devices]
+        return [one for some in side_by_side(partial(_of, worker) for worker in there) for one in some]
 
     def _candidates(self, device: str, beside: Collection[str]) -> Iterator[Resident]:
         return (one for one in self.all() if one.worker.device == device and one.hold not in beside)

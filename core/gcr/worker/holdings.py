@@ -49,11 +49,14 @@ class Holdings(Struct):
             return [copy for known in self._by_hold.values() for copy in known.copies]
 
     def resident(self) -> dict[str, tuple[int, float]]:
-        """Returns, by hold, the bytes of resident memory that can be evicted, and since when it is resident."""
+        """Returns, by hold, the bytes of resident memory that can be evicted, and since when it is resident.
+
+        Memory that a restore has claimed is named with 0 bytes: it may become evictable again.
+        """
         with self._lock:
             memories = {hold: known.memory for hold, known in self._by_hold.items()}
         found = {hold: (each.evictable_bytes, each.residence) for hold, each in memories.items()}
-        return {hold: (size, residence.since) for hold, (size, residence) in found.items() if size and residence}
+        return {hold: (size, residence.since) for hold, (size, residence) in found.items() if residence}
 
     def remove(self, hold: str) -> None:
         with self._lock:

@@ -44,7 +44,10 @@ class WorkerHandles(WorkerCalls):
         return self._call(ops.Stay(copy), timeout=60.0).bytes
 
     def resident(self) -> dict[str, tuple[int, float]]:
-        """Returns, by hold, the bytes that can be evicted, and since when they are resident (time.monotonic())."""
+        """Returns, by hold, the bytes that can be evicted, and since when they are resident (time.monotonic()).
+
+        Memory that a restore has claimed is named with 0 bytes.
+        """
         return self._call(ops.Resident(), timeout=BRIEF).resident
 
     def evict(self, hold: str) -> int:

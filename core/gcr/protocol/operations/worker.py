@@ -183,7 +183,7 @@ class Stay(OfCopy[Bytes], frozen=True):
 
 
 class ResidentBytes(Struct, frozen=True):
-    """By hold, bytes of resident memory, and since when it is resident, on time.monotonic()."""
+    """By hold, evictable bytes of resident memory, and since when it is resident, on time.monotonic()."""
 
     resident: dict[str, tuple[int, float]]
 
