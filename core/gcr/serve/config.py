@@ -124,7 +124,12 @@ class _Clients(Struct, forbid_unknown_fields=True, kw_only=True):
     idle: str | int | float = "75s"
 
 
-class _Serve(Struct, forbid_unknown_fields=True, kw_only=True):
+class _Parking(Struct, forbid_unknown_fields=True, kw_only=True):
+    data_only: bool = False
+    resident: bool = True
+
+
+class _Serve(_Parking, forbid_unknown_fields=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8080
     token_file: str | None = None
@@ -135,9 +140,7 @@ class _Serve(Struct, forbid_unknown_fields=True, kw_only=True):
     hold: str | int | float = "1s"
     grace: str | int | float = "30s"
     on_stop: str = LEAVE
-    data_only: bool = False
     clients: dict[str, Any] = field(default_factory=dict)
-    resident: bool = True
 
 
 class _File(Struct, forbid_unknown_fields=True, kw_only=True):
