@@ -18,7 +18,7 @@ from gcr.serve.config import ModelConfig, ServeConfig, load
 from gcr.serve.server import Server, listening, url_of
 from gcr.serve.upstream import Found, Moved
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 @dataclass
@@ -143,7 +143,7 @@ class FakeServer:
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             await response.prepare(request)
             for number in range(pieces):
-                await response.write(f"data: {number}\n\n".encode())
+                await response.write(f"data: {number}\n\n".encode().ljust(asked.get("size", 0)))
                 await self.hold.wait()
             if asked.get("cut"):
                 assert request.transport

@@ -304,7 +304,7 @@ def test_one_request_that_is_not_plain_and_then_plain_ones(tmp_path):
 
 def test_a_client_that_reads_slowly_slows_the_server(tmp_path):
     async def test(client: Client, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(post({"model": "a", "pieces": 400_000}))
+        writer.write(post({"model": "a", "pieces": 2000, "size": 1 << 16}))
         await reader.readuntil(b"\r\n\r\n")
         (edge,) = client.server.clients.open
         await client.until(lambda: edge._paused, "the client is full")
