@@ -1,10 +1,13 @@
 """Trainings with Lightning's Trainer that the tests run on ranks. What they return needs no PyTorch to be read."""
 
 import hashlib
+import json
 import os
 import signal
+import time
 import warnings
 from collections import OrderedDict
+from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -23,17 +26,32 @@ from gcr.torch.lightning import GcrCheckpointIO
 WIDTH, ROWS = 6, 12
 
 
+SAVED = 6  # the end of an epoch of one rank's rows, for one and for two ranks
+
+
+def await_saved(last: Path) -> None:
+    """Waits until a checkpoint of step SAVED or a later one has its path."""
+    while True:
+        with suppress(OSError, ValueError):
+            if json.loads(last.read_text())["step"] >= SAVED:
+                return
+        time.sleep(0.01)
+
+
 class Model(lightning.LightningModule):
-    def __init__(self, kill_at: int | None = None) -> None:
+    """It is killed at a step, once an end of an epoch is saved: in an epoch Lightning does not know its place."""
+
+    def __init__(self, last: Path, kill_at: int | None = None) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.layer, self.kill_at, self.began = nn.Linear(WIDTH, WIDTH), kill_at, -1
+        self.layer, self.last, self.kill_at, self.began = nn.Linear(WIDTH, WIDTH), last, kill_at, -1
 
     def on_train_start(self) -> None:
         self.began = self.global_step
 
     def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
         if self.global_step == self.kill_at:
+            await_saved(self.last)
             os.kill(os.getpid(), signal.SIGKILL)
         loss = self.layer(batch).square().mean()
         self.log("loss", loss)
@@ -100,7 +118,7 @@ def trains(
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # the group is there
     trainer = trainer_of(Path(folder), [] if store is None else [GcrCheckpointIO(store)], steps, world)
-    model = Model(kill_at)
+    model = Model(Path(folder, "last.ckpt"), kill_at)
     trainer.fit(model, data(), ckpt_path="last")
     return model.began, digests(trainer), sorted(path.name for path in Path(folder).iterdir())
 

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.skipif(not importlib.util.find_spec("lightning"), reaso
 def test_a_training_that_was_killed_is_the_one_that_went_straight(ranks: Any, tmp_path: Path, world: int) -> None:
     store, mine, theirs = (str(tmp_path / name) for name in ("store", "mine", "theirs"))
     straight = ranks("lightning_programs.trains", world, store=None, folder=theirs, steps=12)
-    killed = ranks.ended("lightning_programs.trains", world, store=store, folder=mine, steps=12, kill_at=9)
+    killed = ranks.ended("lightning_programs.trains", world, store=store, folder=mine, steps=12, kill_at=7)
     assert {each.code for each in killed} == {-9}
     resumed = ranks("lightning_programs.trains", world, store=store, folder=mine, steps=12)
     assert {began for began, *_ in straight} == {0}
-    assert {began for began, *_ in resumed} in ({4}, {6}, {8})  # the last two saves may have been under way
+    assert {began for began, *_ in resumed} == {6}
     assert [found for _, found, _ in resumed] == [found for _, found, _ in straight]
     files = resumed[0][2]
     assert {*files} >= {*straight[0][2]} and len(straight[0][2]) == 3  # two best and the last one

@@ -26,6 +26,7 @@ SAVE: dict[str, Any] = {
 LOADS = {"warm_s": 2.0, "cold_s": 4.0, "plain_read_bytes_per_s": 1e9, "bytes": 2_000_000_000, "bytes_right": True}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 def test_a_save_and_its_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saves, "UNDISTURBED_SECONDS", 0.2)
