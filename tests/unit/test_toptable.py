@@ -19,7 +19,9 @@ COMMAND: dict[str, Any] = {"time": AGO, "job": "llm", "transaction": "1", "by": 
 FACTS: dict[str, Any] = {"state": "running", "simulated": True, "took_s": 0.71, "bytes": 3 << 30, "phases_s": {}}
 DONE: dict[str, Any] = {**COMMAND, **FACTS, "copy_s": 0.1, "bytes_per_s": 54.1e9}
 HOW: dict[str, Any] = {"strategy": "handoff", "stop_s": 0.6, "image": None}
-OUT, COPIED = (CheckpointDone(**DONE, **HOW, vram_free_s=free) for free in (0.7, None))
+LEFT: dict[str, Any] = {**DONE, **HOW, "state": "suspended"}
+OUT, RESIDENT = (CheckpointDone(**LEFT, vram_free_s=free) for free in (0.7, None))
+COPIED = CheckpointDone(**DONE, **HOW, vram_free_s=None)
 IN = RestoreDone(**{**DONE, "bytes_per_s": None}, cold=False, moved={})
 TWO = (process(pid=1, bytes=1 << 30), process(pid=1, bytes=1 << 30), process(pid=2))
 LLM = job_info(processes=TWO, command=("python", "serve\x1b.py"), simulated=True)
@@ -29,10 +31,11 @@ DEVICE = DeviceInfo(
 
 
 def test_a_job_is_a_line_with_its_last_swap() -> None:
-    lines = toptable.of_jobs([(LLM, OUT), (LLM, COPIED), (LLM, IN), (LLM, None)], None).splitlines()
+    lines = toptable.of_jobs([(LLM, each) for each in (OUT, RESIDENT, COPIED, IN, None)], None).splitlines()
     cells = [re.split(r" {2,}", line) for line in lines[1:]]
-    assert [row[:4] for row in cells] == [["llm", "running", "2", "2.0 GiB"]] * 4
+    assert [row[:4] for row in cells] == [["llm", "running", "2", "2.0 GiB"]] * 5
     assert [row[5:9] for row in cells] == [
+        ["out 2h ago", "0.71 s", "3.0 GiB", "54.1 GB/s"],
         ["out 2h ago", "0.71 s", "3.0 GiB", "54.1 GB/s"],
         ["copied 2h ago", "0.71 s", "3.0 GiB", "54.1 GB/s"],
         ["in 2h ago", "0.71 s", "3.0 GiB", "-"],

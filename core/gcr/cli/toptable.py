@@ -52,11 +52,16 @@ def _job(job: JobInfo, swap: CheckpointDone | RestoreDone | None) -> tuple[str, 
 
 
 def _swap(swap: CheckpointDone | RestoreDone) -> tuple[str, ...]:
-    way = "out" if isinstance(swap, CheckpointDone) and swap.vram_free_s is not None else "in"
-    way = "copied" if isinstance(swap, CheckpointDone) and swap.vram_free_s is None else way
     return (
-        f"{way} {units.age(units.since(swap.time))} ago",
+        f"{_way(swap)} {units.age(units.since(swap.time))} ago",
         text.seconds(swap.took_s),
         units.size(swap.bytes),
         text.rate(swap.bytes_per_s) if swap.bytes_per_s else "-",
     )
+
+
+def _way(swap: CheckpointDone | RestoreDone) -> str:
+    """Returns `copied` for a checkpoint after which the job ran on."""
+    if isinstance(swap, RestoreDone):
+        return "in"
+    return "copied" if swap.state == "running" else "out"
