@@ -9,20 +9,16 @@ Ways: `gcr` (a Checkpointer: `copy` under `gcr run`, else staged), `torch_save`,
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "victims"))
 
 import torch
-from dialogue import say
-from standstill_program import GIB, TENSOR, Loop, Torch, read, took
+from standstill_program import GIB, TENSOR, Loop, Torch, serve, took
 
 Row = dict[str, Any]
 Done = Callable[[], bool]
@@ -247,20 +243,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     saver = Saver(training_of(options), way_of(options))
-    asked: SimpleQueue[str | None] = SimpleQueue()
-    Thread(target=read, args=(asked,), daemon=True).start()
-    saver.loop.step()
-    saver.loop.watch()
-    say("ready")
-    while True:
-        saver.loop.step()
-        try:
-            line = asked.get_nowait()
-        except Empty:
-            continue
-        if line is None:
-            return
-        say(json.dumps(saver.answer(line)))
+    serve(saver.loop, saver.answer)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -133,10 +133,28 @@ def took() -> Iterator[dict[str, Any]]:
     found["call_s"] = time.perf_counter() - began
 
 
-def read(asked: SimpleQueue[str | None]) -> None:
+def _read(asked: SimpleQueue[str | None]) -> None:
     for line in sys.stdin:
         asked.put(line)
     asked.put(None)
+
+
+def serve(loop: Loop, answer: Callable[[str], dict[str, Any]]) -> None:
+    """Steps, and answers a line between two steps, until standard input ends."""
+    asked: SimpleQueue[str | None] = SimpleQueue()
+    Thread(target=_read, args=(asked,), daemon=True).start()
+    loop.step()
+    loop.watch()
+    say("ready")
+    while True:
+        loop.step()
+        try:
+            line = asked.get_nowait()
+        except Empty:
+            continue
+        if line is None:
+            return
+        say(json.dumps(answer(line)))
 
 
 def main() -> None:
@@ -149,20 +167,7 @@ def main() -> None:
     total = int(options.gib * GIB) // TENSOR * TENSOR or int(options.gib * GIB)
     plain = options.plain
     loop = Loop(Plain(total, options.trained) if plain else Torch(total, options.trained, options.device))
-    asked: SimpleQueue[str | None] = SimpleQueue()
-    Thread(target=read, args=(asked,), daemon=True).start()
-    loop.step()
-    loop.watch()
-    say("ready")
-    while True:
-        loop.step()
-        try:
-            line = asked.get_nowait()
-        except Empty:
-            continue
-        if line is None:
-            return
-        say(json.dumps(loop.answer(line)))
+    serve(loop, loop.answer)
 
 
 if __name__ == "__main__":

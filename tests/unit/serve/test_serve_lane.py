@@ -49,7 +49,7 @@ def by_h11(raw: bytes) -> h11.Request | None:
     return event if isinstance(event, h11.Request) else None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(heads())
 @example(b"GET / HTTP/1.1\r\nHost: x\r\nHost: \r\n\r\n")
 def test_a_plain_head_is_what_a_reference_parser_says(raw):
@@ -174,7 +174,7 @@ def answers(draw: st.DrawFn) -> tuple[str, int, bytes, bytes, bool]:
     return method, status, body, raw + b"\r\n" + body, method == "GET"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(answers(), st.lists(st.integers(0, 200), max_size=6))
 def test_an_answer_reaches_the_client_as_it_was_however_it_is_cut(answer, cuts):
     method, status, body, raw, until_end = answer

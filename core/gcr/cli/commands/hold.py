@@ -3,11 +3,10 @@
 import click
 
 from gcr.cli import completing
+from gcr.cli.commands.run import FAILED_BEFORE_START
 from gcr.cli.options import Options, common_options, examples, parse_job
 from gcr.cli.output import print_json, say, success
 from gcr.errors import GcrError, UsageError
-
-FAILED = 125
 
 
 @click.command(
@@ -45,7 +44,7 @@ def command(options: Options, simulate: str | None, job: str, program: tuple[str
     except UsageError:
         raise
     except GcrError as error:
-        vars(error)["exit"] = FAILED
+        vars(error)["exit"] = FAILED_BEFORE_START
         raise
     report = {"job": job, "state": held.state, "exit_code": held.code}
     if options.json:
