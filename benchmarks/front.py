@@ -1,4 +1,4 @@
-"""What a request costs in the front of `gcr serve`: processor time, answers a second, added latency. No device is used.
+"""Measures a request in the front of `gcr serve`: processor time, answers a second, added latency. Uses no device.
 
     python benchmarks/front.py --seconds 5 --out FILE
 

@@ -136,7 +136,8 @@ class DoneEvent(CommandEvent, frozen=True, kw_only=True):
 class CheckpointDone(DoneEvent, frozen=True, kw_only=True):
     """A checkpoint is done. `strategy`: how device data left. `stop_s`: the program stood still.
 
-    vram_free_s: None for a job that was left running · copy_s, bytes_per_s: of the copy from the device
+    vram_free_s: None for a job that runs on, and for one whose memory stays resident
+     copy_s, bytes_per_s: of the copy from the device
     """
 
     strategy: str
@@ -220,7 +221,7 @@ AnyEvent = (
 class EventBatch(Answer, frozen=True, kw_only=True):
     """The answer of `events`: the oldest of those that were asked for, with consecutive numbers.
 
-    daemon: names the daemon, whose numbers these are · last: the number to go on from
+    daemon: the daemon that gave the events their numbers · last: the number to ask from next
     """
 
     daemon: str

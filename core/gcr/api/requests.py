@@ -63,7 +63,7 @@ class StatusRequest(Request, frozen=True, kw_only=True):
 class EventsRequest(Request, frozen=True, kw_only=True):
     """Events with numbers above `after`; None: above the last one there is.
 
-    daemon: whose numbers these are, as in EventBatch; the numbers of another daemon count from 0
+    daemon: the daemon that `after` is a number of, as in EventBatch; any other daemon begins at its first event
     wait_s: the answer waits so long for an event, at most MOST_WAIT_S
     """
 

@@ -63,7 +63,7 @@ class Residents(Struct):
     def make_way(self, device: str, nbytes: int, beside: Collection[str] = ()) -> int:
         """Evicts memory on a device until `nbytes` are released: first that of the job that was suspended first.
 
-        Returns the bytes that were released. Raises nothing. beside: holds of processes whose memory stays
+        Returns the released bytes. Raises nothing. beside: holds of processes that keep their memory
         """
         released = 0
         for one in self._candidates(device, beside):

@@ -68,10 +68,10 @@ class Node(Protocol):
         ...
 
     def make_way(self, device: str, nbytes: int, beside: Collection[str]) -> int:
-        """Evicts resident memory of suspended jobs, what was suspended first before the rest. Raises nothing.
+        """Evicts resident memory of suspended jobs, from the job that was suspended first on. Raises nothing.
 
-        Returns the bytes that were released: `nbytes` or more, if there was so much. beside: holds of processes whose
-        memory stays
+        Returns the released bytes: `nbytes` or more, if there was so much. beside: holds of processes that keep their
+        memory
         """
         ...
 

@@ -106,7 +106,7 @@ class NodeJobs:
         await self._call(lambda: _end(job))
 
     def _parked(self, job: Job) -> CheckpointReport:
-        """Parks a job. The memory of one whose memory cannot stay leaves the device at once."""
+        """Parks a job with its memory resident. Where gcr refuses that, the memory leaves the device at once."""
         if self._parking.data_only or not self._parking.resident:
             return job.checkpoint(data_only=self._parking.data_only)
         try:

@@ -22,7 +22,7 @@ class Schedule:
         self._next = {name: self._after(name, now) for name in self._times}
 
     def due(self, now: float) -> list[str]:
-        """Returns the models whose time has come since the last call. A clock that was set back is followed."""
+        """Returns the models with a time since the last call. Counts from the new time where a clock was set back."""
         back, self._seen = now < self._seen - 1.0, now
         found = []
         for name, at in self._next.items():

@@ -35,7 +35,7 @@ class HeldMemory(Struct):
     ballast: Ballast | None = None
     ballast_bytes: int = 0
     kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: imported memory cannot be exported again
-    residence: Residence | None = None  # of a suspended process whose memory stays
+    residence: Residence | None = None  # None: the memory is not resident
     transfers: InFlight = field(default_factory=InFlight)
     lock: RLock = field(default_factory=RLock)
 

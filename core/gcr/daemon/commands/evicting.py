@@ -45,7 +45,7 @@ def evicted(node: Coordinator, job: Job, course: Course) -> CheckpointReport | N
 
 
 def keep_spare(work: Work, residents: Residents) -> None:
-    """Evicts what drivers need the room of, after a checkpoint whose memory stays. Counts again what is left."""
+    """Evicts resident memory where a device lacks room for drivers, and counts the rest of this checkpoint again."""
     residents.keep_spare()
     there = {(one.hold, one.worker.device): one.bytes for one in residents.all()}
     holds = {target.pid: target.hold for target in work.targets}

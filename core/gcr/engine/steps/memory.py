@@ -1,6 +1,6 @@
 """Room for a restore: the workers make all of the physical memory, and hold ballast for the driver.
 
-What is resident still is taken as it is.
+The restore takes memory that is resident, instead of making it.
 """
 
 from collections import Counter

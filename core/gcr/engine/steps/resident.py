@@ -19,7 +19,7 @@ log = logging.getLogger("gcr.engine")
 
 
 class RefuseToStay(Struct, frozen=True):
-    """Refuses a process whose memory no worker can hold, or that shares memory. Nothing is to be undone.
+    """Refuses a process that copies by itself, or that shares memory: a worker cannot keep that memory. Undoes nothing.
 
     Once before the stop, and again behind the closed gates.
     """
