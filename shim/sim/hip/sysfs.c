@@ -54,7 +54,7 @@ static void make_parents(char path[PATH_MAX]) {
 // By renaming, so that a reader finds all of it.
 static void write_text(char path[PATH_MAX], const char* text) {
     char scratch[PATH_MAX];
-    path_of(scratch, "scratch");
+    path_of(scratch, "scratch.%d", getpid());  // a process that CRIU brought back writes without the lock
     int file = open(scratch, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (file < 0) return;
     bool whole = write(file, text, strlen(text)) == (ssize_t)strlen(text);
@@ -102,18 +102,19 @@ static void write_used(unsigned device) {
 }
 
 // ---- processes ----------------------------------------------------------------------------------------------------
-// The folder is reached through the process's own root: the link leads nowhere once the process is gone.
+// The folder is reached through the process's own root: the link leads nowhere once the process is gone. The folder is
+// made first: a watcher takes a link to nothing for a process that is gone.
 static void add_process(int pid) {
     char link[PATH_MAX], target[PATH_MAX];
-    path_of(link, "class/kfd/kfd/proc/%d", pid);
-    make_parents(link);
-    snprintf(target, sizeof target, "/proc/%d/root%s/processes/%d", pid, root, pid);
-    unlink(link);  // left by a dead process that had our pid
-    if (symlink(target, link)) return;
     for (unsigned device = 0; device < sim_machine_config()->devices; device++) {
         path_of(target, "processes/%d/vram_%u", pid, GPU_ID_BASE + device);
         write_number(target, 0);
     }
+    path_of(link, "class/kfd/kfd/proc/%d", pid);
+    make_parents(link);
+    snprintf(target, sizeof target, "/proc/%d/root%s/processes/%d", pid, root, pid);
+    unlink(link);  // left by a dead process that had our pid
+    (void)!symlink(target, link);
 }
 
 static void remove_process(const char* pid) {
@@ -134,12 +135,18 @@ static uint64_t bytes_of(const struct sim_holder* holders, size_t count, int pid
     return 0;
 }
 
+static bool is_gone(const char* pid) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%.20s", pid);
+    return access(path, F_OK) != 0;
+}
+
 static void write_process(const char* pid, unsigned device, const struct sim_holder* holders, size_t count) {
     char path[PATH_MAX];
     struct stat status;
     path_of(path, "class/kfd/kfd/proc/%s", pid);
     if (stat(path, &status)) {
-        remove_process(pid);
+        if (is_gone(pid)) remove_process(pid);  // else CRIU may be bringing it back under a link that was left
         return;
     }
     path_of(path, "processes/%s/vram_%u", pid, GPU_ID_BASE + device);
