@@ -90,6 +90,7 @@ driver = Library(
         "cuDevicePrimaryCtxRetain": (out(Context), c_int),
         "cuCtxSetCurrent": (Context,),
         "cuCtxGetDevice": (out(c_int),),
+        "cuThreadExchangeStreamCaptureMode": (POINTER(c_int),),
         # memory
         "cuMemGetInfo_v2": (out(c_size_t), out(c_size_t)),
         "cuMemAlloc_v2": (out(DevicePtr), c_size_t),

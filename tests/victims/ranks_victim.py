@@ -42,7 +42,7 @@ OWN_BYTES = 6 << 20
 ROUNDS = 4  # in a step; the ranks run freely meanwhile
 SHIFT = 1 << 21
 FLAG_BYTES = 64
-NOT_READY = 600
+NOT_READY, RELAXED = 600, 2
 BEATS = 400  # of a watchdog, each of which destroys an event
 U32, U64 = ctypes.c_uint32, ctypes.c_uint64
 
@@ -88,6 +88,8 @@ class Rank:
             driver.cuCtxSetCurrent(context)
             driver.cuEventRecord(event, self.stream)
             while True:
+                mode = ctypes.c_int(RELAXED)
+                driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
                 code, _ = driver.attempt("cuEventQuery", event)
                 assert code in (0, NOT_READY)
                 assert driver.cuCtxGetDevice() == device
@@ -95,6 +97,8 @@ class Rank:
                 driver.cuCtxSetCurrent(context)
                 if others:  # as PyTorch's watchdog does with those of collectives that are done
                     driver.cuEventDestroy_v2(others.pop())
+                driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+                assert mode.value == RELAXED
                 self.beat = time.monotonic()
                 time.sleep(0.02)
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a thread has current, and events that a program gives up: a communication library's watchdog asks for the one before
-// and after it does the other, and ends the program where it is not answered. Both are answered while a job is suspended.
+// What a thread has current, its capture mode, and events that a program gives up: a communication library's watchdog asks
+// for the first two before and after it does the third, and ends the program where it is not answered. All are answered
+// while a job is suspended.
 #include "core/array.h"
 #include "cuda/contexts.h"
 #include "cuda/driver.h"
@@ -21,6 +22,16 @@ struct Current {
 };
 __thread Current current __attribute__((tls_model("initial-exec")));
 
+// By the calling thread alone: its capture mode as it was told, and as the driver has it.
+struct CaptureMode {
+    CUstreamCaptureMode told;
+    CUstreamCaptureMode drivers;
+};
+__thread CaptureMode capture_mode __attribute__((tls_model("initial-exec"))) = {
+    CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL};  // a thread's first
+
+__thread bool owes_context __attribute__((tls_model("initial-exec"))) = false;
+
 // By device: the state of its primary context, kKnown | its flags | kActive. 0: to be asked.
 constexpr uint64_t kKnown = uint64_t{1} << 63, kActive = uint64_t{1} << 62;
 constexpr CUdevice kDevices = 64;
@@ -29,8 +40,13 @@ std::atomic<uint64_t> primaries[kDevices];
 Lock discarding;
 Array<CUevent> discarded;  // under it
 
-void make_current() {
-    if (real::cuCtxSetCurrent(current.context) != CUDA_SUCCESS) current = {};
+// What was answered while the control state was frozen, and the driver does not have yet.
+void make_up() {
+    if (owes_context && real::cuCtxSetCurrent(current.context) != CUDA_SUCCESS) current = {};
+    owes_context = false;
+    CUstreamCaptureMode mode = capture_mode.told;
+    if (mode != capture_mode.drivers && real::cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS)
+        capture_mode.drivers = capture_mode.told;
 }
 
 void learn_context(CUcontext context) {
@@ -130,7 +146,8 @@ CUresult frozen_cuCtxSetCurrent(CUcontext ctx) {
     if (current.context_known && current.context == ctx) return CUDA_SUCCESS;
     if (ctx != nullptr && device_of(ctx, &device) != CUDA_SUCCESS) return kUnanswered;
     learn_context(ctx);
-    owe(make_current);
+    owes_context = true;
+    owe(make_up);
     return CUDA_SUCCESS;
 }
 
@@ -216,6 +233,23 @@ CUresult frozen_cuDevicePrimaryCtxSetFlags(CUdevice, unsigned int) {
 
 CUresult frozen_cuDevicePrimaryCtxSetFlags_v2(CUdevice, unsigned int) {
     return kUnanswered;
+}
+
+CUresult on_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+    CUstreamCaptureMode wanted = mode != nullptr ? *mode : capture_mode.told;
+    CUresult result = real::cuThreadExchangeStreamCaptureMode(mode);
+    if (result == CUDA_SUCCESS) capture_mode = {wanted, wanted};
+    return result;
+}
+
+CUresult frozen_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+    if (mode == nullptr || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return kUnanswered;
+    CUstreamCaptureMode before = capture_mode.told;
+    capture_mode.told = *mode;
+    *mode = before;
+    owe(make_up);
+    return CUDA_SUCCESS;
 }
 
 CUresult on_cuEventDestroy(CUevent hEvent) {

@@ -238,6 +238,11 @@ std::string capture_mode(const Words& words) {  // capturemode MODE
     return result == CUDA_SUCCESS ? "ok " + std::to_string(mode) : say(result);
 }
 
+std::string free_bytes(const Words&) {  // freebytes
+    size_t free = 0, total = 0;
+    return say(cuMemGetInfo_v2(&free, &total));
+}
+
 }  // namespace
 
 void add_work_commands(std::map<std::string, Command>& commands) {
@@ -275,4 +280,5 @@ void add_work_commands(std::map<std::string, Command>& commands) {
     commands["launchgraph"] = launch_graph;
     commands["destroygraph"] = destroy_graph;
     commands["capturemode"] = capture_mode;
+    commands["freebytes"] = free_bytes;
 }
