@@ -11,9 +11,10 @@ idle rank with calls at its gate is behind. Calls are admitted only where they b
     LEAD     one coupled call of such a thread: only the way through it leads to the missing part
     SPIN     any call: a kernel may wait for a later call of its own process
 
-With right signatures PARTNER and WALK admit no coupled call that the incomplete ones do not need. LEAD and SPIN may;
-the deadline ends what they cannot. Where a device is busy and no incomplete launch is known, the decision is *blind*:
-every call looks local, and only ranks with idle devices walk.
+With right signatures PARTNER and WALK admit no coupled call that the incomplete ones do not need. So a PARTNER waits
+for nothing, and a WALK only for a moment without a change. LEAD and SPIN may admit other calls: they come when nothing
+has changed for longer, and the deadline ends what they cannot. Where a device is busy and no incomplete launch is
+known, the decision is *blind*: every call looks local, and only ranks with idle devices walk.
 
 No I/O, no clock. The caller looks at all agents, numbers the look, and does what `decide` says.
 """
@@ -89,7 +90,7 @@ class Rules(Struct, frozen=True):
     """Times in seconds, and calls a thread.
 
     still: so long nothing may have changed before calls are admitted; `blind_still` without signatures · settle: the
-    same after an admission · look: between two looks
+    same before a WALK with signatures, and after an admission · look: between two looks
     """
 
     still: float = 0.005
@@ -222,13 +223,17 @@ def decide(reports: Sequence[Report], past: Past, now: float, rules: Rules = Rul
     if not fresh:
         return Wait(now)
     blind = is_blind(reports)
-    still_at = _still_at(reports, past, rules, blind)
-    chosen = _chosen(reports, past, rules, blind) if now >= still_at else ()
-    if now >= still_at and not chosen and any(report.held for report in reports):
-        return ReleaseCaptures()
+    walk_at, still_at = _times(reports, past, rules, blind)
+    chosen = _made(Tier.PARTNER, _partners(reports))
+    if not chosen and now >= walk_at:
+        chosen = _walk(reports, past, rules, blind)
+    if not chosen and now >= still_at:
+        chosen = _on_trust(reports, past, rules, blind)
+        if not chosen and any(report.held for report in reports):
+            return ReleaseCaptures()
     if admissions := (*_helpers(reports, rules), *chosen):
         return Admit(admissions)
-    return Wait(max(still_at, now + rules.look))
+    return Wait(max(walk_at if now < walk_at else still_at, now + rules.look))
 
 
 def is_blind(reports: Sequence[Report]) -> bool:
@@ -249,31 +254,39 @@ def cause_of(reports: Sequence[Report]) -> Cause:
     )
 
 
-def _still_at(reports: Sequence[Report], past: Past, rules: Rules, blind: bool) -> float:
-    """Returns from when on calls may be admitted.
+def _times(reports: Sequence[Report], past: Past, rules: Rules, blind: bool) -> tuple[float, float]:
+    """Returns from when on local calls may be admitted, and from when on any.
 
     A change that an admission has made itself is waited for only shortly. Blind, a kernel that takes longer than the
     wait looks like a rank that is ahead; so the wait doubles with every fourth turn.
     """
     last = max(report.changed_at for report in reports)
     if last <= past.settled:
-        return past.settled + rules.settle
-    still = min(rules.longest_still, rules.blind_still * 2 ** (past.turns // 4)) if blind else rules.still
-    return last + still
+        return past.settled + rules.settle, past.settled + rules.settle
+    if blind:
+        still_at = last + min(rules.longest_still, rules.blind_still * 2 ** (past.turns // 4))
+        return still_at, still_at
+    return last + rules.settle, last + rules.still
 
 
-def _chosen(reports: Sequence[Report], past: Past, rules: Rules, blind: bool) -> tuple[Admission, ...]:
-    """Returns the admissions of the first tier that has any."""
-    places = [(report, parked) for report in reports for parked in report.parked if not parked.helper]
-    clear = [(report, parked) for report, parked in places if parked.clear and not (blind and report.busy)]
-    walk = min(rules.longest_walk, rules.walk * 2**past.walk) // (rules.walk if blind else 1)
-    spin = min(rules.longest_spin, past.spin)
-    return (
-        _made(Tier.PARTNER, _partners(reports))
-        or _made(Tier.WALK, _local(clear), walk)
-        or _made(Tier.LEAD, _leader(clear, past.served))
-        or _made(Tier.SPIN, _local(places) or places, spin)
-    )
+def _clear(reports: Sequence[Report], blind: bool) -> list[Place]:
+    return [(rank, one) for rank, one in _at_gates(reports) if one.clear and not (blind and rank.busy)]
+
+
+def _at_gates(reports: Sequence[Report]) -> list[Place]:
+    return [(report, parked) for report in reports for parked in report.parked if not parked.helper]
+
+
+def _walk(reports: Sequence[Report], past: Past, rules: Rules, blind: bool) -> tuple[Admission, ...]:
+    calls = min(rules.longest_walk, rules.walk * 2**past.walk) // (rules.walk if blind else 1)
+    return _made(Tier.WALK, _local(_clear(reports, blind)), calls)
+
+
+def _on_trust(reports: Sequence[Report], past: Past, rules: Rules, blind: bool) -> tuple[Admission, ...]:
+    """Returns admissions that ranks may not need to come together."""
+    places = _at_gates(reports)
+    leader = _leader(_clear(reports, blind), past.served)
+    return _made(Tier.LEAD, leader) or _made(Tier.SPIN, _local(places) or places, min(rules.longest_spin, past.spin))
 
 
 def _made(tier: Tier, places: Sequence[Place], calls: int = 1) -> tuple[Admission, ...]:

@@ -148,7 +148,7 @@ def test_it_makes_twice_as_many_each_time():
 def test_threads_of_a_library_pass_while_a_device_is_busy_beside_what_else_is_admitted():
     helper, behind = rank(1, at_gate(9, helper=True), **waits_in(SUM)), rank(2, at_gate(0, SUM))
     assert admitted(helper, behind) == [(Tier.HELPER, 1, 9, 64), (Tier.PARTNER, 2, 0, 1)]
-    changing = replace(behind, changed_at=NOW)
+    changing = rank(2, at_gate(0, GATHER), changed_at=NOW)
     assert admitted(helper, changing) == [(Tier.HELPER, 1, 9, 64)]
     idle = rank(1, at_gate(9, helper=True), in_flight=1)
     assert isinstance(decide([idle, rank(2)], PAST, NOW), Wait)
@@ -170,14 +170,25 @@ def test_a_thread_that_would_begin_one_opens_them_only_where_nothing_else_leads_
 # ---- when ---------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_admitted_before_all_has_been_still_for_a_while():
+def test_a_call_that_another_rank_waits_in_is_admitted_at_once():
     reports = [rank(1, changed_at=NOW, **waits_in(SUM)), rank(2, at_gate(0, SUM))]
-    assert decide(reports, PAST, NOW) == Wait(NOW + RULES.still)
-    assert isinstance(decide(reports, PAST, NOW + RULES.still), Admit)
+    assert admitted(*reports) == [(Tier.PARTNER, 2, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("call", "tier", "wait"), [(at_gate(), Tier.WALK, RULES.settle), (at_gate(0, GATHER), Tier.LEAD, RULES.still)]
+)
+def test_a_call_that_leads_there_waits_until_nothing_changes(call: Parked, tier: Tier, wait: float):
+    reports = [rank(1, changed_at=NOW, **waits_in(SUM)), rank(2, call)]
+    assert decide(reports, PAST, NOW) == Wait(NOW + RULES.settle)
+    step = decide(reports, PAST, NOW + wait)
+    assert isinstance(step, Admit)
+    assert step.tier == tier
+    assert wait == RULES.settle or decide(reports, PAST, NOW + RULES.settle) == Wait(NOW + RULES.still)
 
 
 def test_what_an_admission_changed_itself_is_waited_for_only_shortly():
-    reports = [rank(1, changed_at=NOW, **waits_in(SUM)), rank(2, at_gate(0, SUM))]
+    reports = [rank(1, changed_at=NOW, **waits_in(SUM)), rank(2, at_gate(0, GATHER))]
     past = replace(PAST, settled=NOW)
     assert decide(reports, past, NOW) == Wait(NOW + RULES.settle)
     assert isinstance(decide(reports, past, NOW + RULES.settle), Admit)
