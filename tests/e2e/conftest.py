@@ -8,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from aftermath import logs_below, told
 from filed import Filed
 from machine import Machine
 from worlds import NVIDIA, ON_DEVICE, ROOT, World
@@ -30,9 +31,7 @@ def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]
     made.close()
     report = getattr(request.node, "report_call", None)
     if report is not None and report.failed:
-        for log in sorted((tmp_path / "state").rglob("*.log")) + [tmp_path / "stderr"]:
-            if log.exists():
-                sys.stderr.write(f"==== {log.name}\n{log.read_text(errors='replace')[-6000:]}\n")
+        sys.stderr.write(logs_below(tmp_path / "state") + told(tmp_path / "stderr"))
 
 
 @pytest.fixture
