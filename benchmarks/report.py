@@ -131,6 +131,23 @@ def _first_live(found: Pieces) -> Iterator[Line]:
         yield _judged("stop of the first live image", stops[0], text, 30.0, "<= 30 ms")
 
 
+def _resident(found: Pieces) -> Iterator[Line]:
+    for size in (8, 32):
+        if ways := found.get(f"resident-{size}"):
+            kept, plain, freed = ways["kept"], ways["plain"], ways["freed"]
+            back, copied = _of(kept, "in_total_s"), _of(plain, "in_total_s")
+            yield _judged(f"{size} GiB back, memory still there", back, f"{back:.3f} s", 0.3, "<= 0.3 s")
+            yield _judged(f"{size} GiB back, copied from the host", copied, f"{copied:.3f} s", 1.0, "<= 1.0 s")
+            yield f"{size} GiB of resident memory: room after", f"{_of(freed, 'room_s'):.3f} s", "", ""
+            short = max(row["out_bytes"] - row["device_freed"] for row in plain)
+            short = max(short, max(row["out_bytes"] for row in plain) - min(row["device_freed"] for row in freed))
+            yield _judged(f"{size} GiB: data left on the device when asked for", short, f"{max(short, 0)} B", 0, "0")
+            wrong = sum(not row["bytes_right"] for rows in ways.values() for row in rows)
+            yield _judged(
+                f"{size} GiB, resident: cycles with a wrong byte", wrong, f"{wrong} of {3 * len(kept)}", 0, "0"
+            )
+
+
 def _cold(found: Pieces) -> Iterator[Line]:
     if row := found.get("cold"):
         warm = _of(row["warm"], "in_total_s")
@@ -218,6 +235,7 @@ _SECTIONS: Sequence[Callable[[Pieces], Iterator[Line]]] = (
     _first,
     _just_grown,
     _first_live,
+    _resident,
     _cold,
     _later,
     _handles,

@@ -20,6 +20,7 @@ import later  # noqa: E402
 import link  # noqa: E402
 import overhead  # noqa: E402
 import report  # noqa: E402
+import resident  # noqa: E402
 import saves  # noqa: E402
 import standstill  # noqa: E402
 import swaps  # noqa: E402
@@ -66,6 +67,8 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         "image-growing": lambda: images.growing(images.program(gib)),
         "image-training": lambda: images.training([sys.executable, str(HERE / "train_step.py"), "busy", str(gib)]),
         "image-standstill": lambda: standstill.measure(gib),
+        "resident-8": lambda: resident.measure(images.program(8)),
+        "resident-32": lambda: resident.measure(images.program(32)),
         "saves": lambda: saves.blocked(gib),
         "saves-every": saves.every,
         "saves-trained": lambda: saves.trained(gib),

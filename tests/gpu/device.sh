@@ -21,6 +21,7 @@
 # of its own), later calls say how long is left, then bring the result. `soak` likewise: one training job, 1,000 swaps.
 # `whole-8`, `whole-32`, `whole-two` and `criu-8` need GCR_CRIU, a CRIU that works there (tools/fetch_criu.py brings one); `criu-8` also
 # GCR_BENCHMARK_CRIU, a folder with CRIU's cuda_plugin.so of the same version and NVIDIA's cuda-checkpoint.
+# `resident-8`, `resident-32`: back from memory that stayed on the device, beside back from the host, in turns.
 # `saves`, `saves-every`, `saves-trained`: saves of a training's tensors by gcr.torch, beside torch.save and DCP.
 # `endings`: 300 programs that end, each in one of twelve ways at a random instant of a swap; a later call goes on.
 set -euo pipefail
@@ -31,7 +32,7 @@ build=${GCR_DEVICE_BUILD:-$root/build/device}
 site=$build/site
 
 if [ $# -lt 2 ]; then
-  sed -n '2,25s/^# \{0,1\}//p' "$0"
+  sed -n '2,26s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 mkdir -p "$1" "$site"
