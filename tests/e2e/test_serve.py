@@ -121,6 +121,8 @@ def test_two_servers_take_turns_and_answer_from_their_memory(served: Served) -> 
     assert served.metric('gcr_serve_swaps_total{direction="start"') == 2
     counted = 'gcr_job_swap_seconds_count{direction="checkpoint"}'
     until(lambda: served.metric(counted) >= 3, 30.0, "the daemon's events are counted")
+    there = 'gcr_jobs{state="suspended"}', 'gcr_jobs{state="running"}'
+    until(lambda: [served.metric(name) for name in there] == [1, 1], 30.0, "jobs are shown by state")
     pid = served.machine.job("embed")["pid"]
     assert served.end() == 0
     assert served.machine.job("embed")["pid"] == pid  # its jobs are left

@@ -15,7 +15,7 @@ from gcr.daemon.ledger import log_event
 KINDS: tuple[type[Event], ...] = get_args(AnyEvent)
 COMMAND = {"job": "llm", "transaction": "abc", "by": "uid 1, pid 2: gcr checkpoint llm"}
 DONE = {**COMMAND, "state": "suspended", "simulated": True, "bytes": 5 << 30, "took_s": 0.7, "phases_s": {"stop": 0.1}}
-COPY = {"copy_s": 0.6, "bytes_per_s": 54e9}
+COPY = {"copy_s": 0.6, "bytes_per_s": 54e9, "link_bytes_per_s": 55e9}
 FAILED = {**COMMAND, "code": "no_room", "exit": 3, "message": "1 GiB short\n\x1b[31m", "state": None, "took_s": 0.1}
 FACTS: dict[str, dict[str, Any]] = {
     "daemon_started": {"pid": 7, "version": "1.2"},

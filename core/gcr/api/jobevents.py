@@ -124,35 +124,36 @@ class RestoreBegun(BegunEvent, frozen=True, kw_only=True):
 
 
 class DoneEvent(CommandEvent, frozen=True, kw_only=True):
-    """A command is done. `took_s`: from the request to the answer; `phases_s`: as in the report."""
+    """A command is done. `took_s`: from the request to the answer; `phases_s`: as in the report.
+
+    copy_s, bytes_per_s: of the copy from or to the device · link_bytes_per_s: the device's link, once it is measured
+    """
 
     state: str
     simulated: bool
     bytes: int
     took_s: float
     phases_s: Mapping[str, float]
+    copy_s: float
+    bytes_per_s: float | None
+    link_bytes_per_s: float | None
 
 
 class CheckpointDone(DoneEvent, frozen=True, kw_only=True):
     """A checkpoint is done. `strategy`: how device data left. `stop_s`: the program stood still.
 
     vram_free_s: None for a job that runs on, and for one whose memory stays resident
-     copy_s, bytes_per_s: of the copy from the device
     """
 
     strategy: str
     stop_s: float
     vram_free_s: float | None
-    copy_s: float
-    bytes_per_s: float | None
     image: str | None
 
 
 class RestoreDone(DoneEvent, frozen=True, kw_only=True):
     """A restore is done. `moved`: devices by UUID: what the job left, and where it came back instead."""
 
-    copy_s: float
-    bytes_per_s: float | None
     cold: bool
     moved: Mapping[str, str]
 

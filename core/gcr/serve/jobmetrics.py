@@ -18,6 +18,7 @@ from gcr.rendezvous.following import Reader
 log = logging.getLogger(__name__)
 
 AGAIN_S = 10.0  # after an error of a daemon that answers, one of another version, for example
+_SHARE = (0.1, 0.25, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
 _SWAP = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -33,6 +34,13 @@ class JobMetrics:
             "gcr_job_stopped_seconds", "Programs stood still for a checkpoint.", buckets=_SWAP, registry=registry
         )
         self._bytes = Counter("gcr_job_swap_bytes", "Device data that was moved.", direction, registry=registry)
+        self._share = Histogram(
+            "gcr_job_link_share",
+            "Rate of a copy, of the speed of its device's link.",
+            direction,
+            buckets=_SHARE,
+            registry=registry,
+        )
         self._phases = Counter(
             "gcr_job_phase_seconds", "Time of swaps by phase.", ["direction", "phase"], registry=registry
         )
@@ -58,6 +66,8 @@ class JobMetrics:
     def _done(self, direction: str, event: DoneEvent) -> None:
         self._took.labels(direction).observe(event.took_s)
         self._bytes.labels(direction).inc(event.bytes)
+        if event.bytes_per_s and event.link_bytes_per_s:
+            self._share.labels(direction).observe(event.bytes_per_s / event.link_bytes_per_s)
         for phase, seconds in _each(event):
             self._phases.labels(direction, phase).inc(seconds)
         if isinstance(event, CheckpointDone):

@@ -16,6 +16,7 @@ from gcr.serve import policies, seat
 from gcr.serve.config import ClientLimits, ServeConfig
 from gcr.serve.edge import Clients
 from gcr.serve.front import Front
+from gcr.serve.jobgauges import JobsNow, jobs_of_daemon
 from gcr.serve.jobmetrics import JobMetrics
 from gcr.serve.jobs import NodeJobs
 from gcr.serve.lane import Lane
@@ -118,6 +119,7 @@ async def _serve(
     server = Server(config, NodeJobs(config.models, options, config.parking))
     try:
         JobMetrics(server.metrics.registry).follow()
+        JobsNow(server.metrics.registry, jobs_of_daemon).follow()
         await server.listen(sock)
         told(url_of(sock))
         await ending.wait()

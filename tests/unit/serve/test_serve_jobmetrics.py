@@ -6,25 +6,35 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from reported import job_info, process
 
 from gcr.api import jobevents
 from gcr.api.jobevents import AnyEvent, EventBatch
+from gcr.api.listings import JobInfo
 from gcr.api.requests import EventsRequest
 from gcr.errors import DaemonUnavailable, WrongVersion
 from gcr.rendezvous import following
 from gcr.serve import jobmetrics
+from gcr.serve.jobgauges import JobsNow
 from gcr.serve.jobmetrics import JobMetrics
 
 COMMAND: dict[str, Any] = {"job": "llm", "transaction": "1", "by": "me"}
-DONE: dict[str, Any] = {**COMMAND, "state": "suspended", "simulated": True, "copy_s": 0.5, "bytes_per_s": 1e9}
+COPY: dict[str, Any] = {"copy_s": 0.5, "bytes_per_s": 1e9, "link_bytes_per_s": 2e9}
+DONE: dict[str, Any] = {**COMMAND, **COPY, "state": "suspended", "simulated": True}
 OUT = jobevents.CheckpointDone(
     **{**DONE, "strategy": "handoff", "stop_s": 0.25, "vram_free_s": 0.75, "image": None},
     bytes=1000,
     took_s=0.8,
     phases_s={"vram_free": 0.75, "prepared": 0.5},
 )
-IN = jobevents.RestoreDone(**DONE, cold=False, moved={}, bytes=1000, took_s=0.4, phases_s={})
+IN = jobevents.RestoreDone(
+    **{**DONE, "link_bytes_per_s": None}, cold=False, moved={}, bytes=1000, took_s=0.4, phases_s={}
+)
 FAILED = jobevents.RestoreFailed(**COMMAND, code="no_room", exit=3, message="short", state=None, took_s=0.1)
+JOBS = tuple(
+    job_info(state=state, processes=(process(bytes=size),))
+    for state, size in (("running", 5), ("suspended", 7), ("suspended", 1))
+)
 EVENTS: list[AnyEvent] = [
     jobevents.DaemonStarted(pid=1, version="1"),
     *(OUT, IN, OUT, FAILED),
@@ -53,12 +63,34 @@ def test_events_are_counted_by_direction_phase_and_code() -> None:
     assert found["gcr_job_swap_seconds_count", "restore"] == 1
     assert found["gcr_job_stopped_seconds_sum",] == 0.5
     assert found["gcr_job_swap_bytes_total", "checkpoint"] == 2000
+    assert found["gcr_job_link_share_sum", "checkpoint"] == 1.0
+    assert ("gcr_job_link_share_sum", "restore") not in found
     assert found["gcr_job_phase_seconds_total", "checkpoint", "prepared"] == 1.0
     assert found["gcr_job_phase_seconds_total", "checkpoint", "vram_free"] == 0.5
     assert found["gcr_job_swap_failures_total", "no_room", "restore"] == 1
     assert found["gcr_job_images_total", "written"] == found["gcr_job_images_total", "failed"] == 1
     assert found["gcr_job_events_missed_total",] == 7
     assert "llm" not in generate_latest(registry).decode()
+
+
+def test_jobs_are_shown_by_state_while_a_daemon_tells_of_them() -> None:
+    registry, answers = CollectorRegistry(), iter([JOBS, (), None])
+
+    def ask() -> tuple[JobInfo, ...]:
+        if (answer := next(answers)) is None:
+            raise DaemonUnavailable("none")
+        return answer
+
+    now = JobsNow(registry, ask)
+    assert samples(registry) == {}
+    now.look()
+    found = samples(registry)
+    assert [found["gcr_jobs", state] for state in ("running", "suspended", "restoring")] == [1, 2, 0]
+    assert [found["gcr_job_bytes", state] for state in ("running", "suspended")] == [5, 8]
+    now.look()
+    assert set(samples(registry).values()) == {0}
+    now.look()
+    assert samples(registry) == {}
 
 
 class Daemon:

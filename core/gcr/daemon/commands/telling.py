@@ -78,6 +78,7 @@ def _of_report(report: CheckpointReport | RestoreReport) -> dict[str, Any]:
         "simulated": report.simulated,
         "bytes": report.bytes,
         "phases_s": dict(report.phases_s),
+        "link_bytes_per_s": report.link_bytes_per_s,
     }
 
 
