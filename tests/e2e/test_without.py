@@ -1,5 +1,6 @@
 """`gcr restore JOB --without PID`: the driver does not give one process back, and the others come back without it."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -101,6 +102,20 @@ def test_the_library_does_the_same(machine: Machine) -> None:
     words = [sys.executable, "-c", program, str(lost)]
     done = subprocess.run(words, env=machine.env, capture_output=True, text=True, timeout=60)
     assert done.stdout == f"({lost},)\n", done.stderr
+    others_are_whole(job, 2, 1)
+
+
+def test_nothing_is_ended_for_a_restore_that_cannot_begin(machine: Machine) -> None:
+    job = ring(machine, 2)
+    stopped, lost = pids(job)
+    loses(machine, lost)
+    nowhere = machine.gcr("restore", "llm", "--without", str(lost), "--device", "0=7")
+    refused(nowhere, "wrong_device")
+    os.kill(stopped, signal.SIGSTOP)
+    refused(machine.gcr("restore", "llm", "--without", str(lost)), "wrong_state")
+    os.kill(stopped, signal.SIGCONT)
+    assert states(machine) == {stopped: "suspended", lost: "lost"}
+    comes_back_without(machine, lost)
     others_are_whole(job, 2, 1)
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 
@@ -64,9 +64,12 @@ def refuse_parked(job: Job, asked: Sequence[int]) -> None:
         raise NotLost(f"the processes of job {job.name} are in an image: none is lost", hint=f"gcr restore {job.name}")
 
 
-def give_up(node: Coordinator, job: Job, asked: Sequence[int], course: Course) -> tuple[int, ...]:
+def give_up(
+    node: Coordinator, job: Job, asked: Sequence[int], course: Course, refuse: Callable[[Collection[int]], object]
+) -> tuple[int, ...]:
     """Ends the processes that a restore is to do without. Returns their pids.
 
+    refuse: raises where the restore without these processes cannot be begun; their end could not be undone.
     Raises NotLost, ProcessLost, WrongState before anything was touched; WrongState for a process that does not end.
     """
     record = job.decision
@@ -80,6 +83,8 @@ def give_up(node: Coordinator, job: Job, asked: Sequence[int], course: Course) -
     wanted = {*asked, *(record.given_up & there.keys())}
     check(job.name, wanted, there, [known.pid for known in record.processes if known.pid not in there])
     ending = [job.processes[pid].identity for pid in sorted(wanted & there.keys())]
+    if ending:
+        refuse(wanted)
     for identity in ending:
         note(node.journal, job.name, Unreturned(identity.pid, given_up=True))
     if ending:

@@ -1,6 +1,6 @@
 """`gcr restore`: a job comes back to its devices."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 from msgspec import Struct
@@ -77,9 +77,14 @@ def _kept(request: RestoreRequest, asked: Asked) -> KeptImage:
 
 def bring_back(node: Coordinator, job: Job, course: Course, request: RestoreRequest, asked: Asked) -> RestoreReport:
     """Restores a job that is marked as being changed already."""
-    without = giving_up.give_up(node, job, request.without, course)
     attempt = Attempt(node, job, course, request, asked)
+    without = giving_up.give_up(node, job, request.without, course, attempt.refuse_without)
     return replace(departures.without_departed(job, attempt.restored), without=without)
+
+
+def _devices_of(processes: Iterable[Process]) -> set[str]:
+    """Returns the devices that suspended processes have data on, or will have their contexts on."""
+    return {device for p in processes for device in (*p.suspension.bytes_by_device, *p.suspension.ballast_by_device)}
 
 
 class Attempt(Struct, frozen=True):
@@ -90,6 +95,19 @@ class Attempt(Struct, frozen=True):
     course: Course
     request: RestoreRequest
     asked: Asked
+
+    def refuse_without(self, given_up: Collection[int]) -> None:
+        """Refuses, before these processes are ended for good, what can be refused by then.
+
+        Raises WrongState for another process that is stopped, and as `_moves`.
+        """
+        job = self.job
+        if job.decision is None:
+            return
+        for process in job.living:
+            if process.identity.pid not in given_up:
+                refuse_stopped(target_of(self.node, job, process, process.suspension.transaction))
+        self._moves(_devices_of(job.living), job.decision)
 
     def restored(self) -> RestoreReport:
         job = self.job
@@ -103,8 +121,7 @@ class Attempt(Struct, frozen=True):
             raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
         self.node.jobs.settle(job)  # others may hold memory of a process that has just ended
         left = orphans.orphaned(self.node, job)
-        there = [*resting, *(each.process for each in left)]
-        used = {device for p in there for device in (*p.suspension.bytes_by_device, *p.suspension.ballast_by_device)}
+        used = _devices_of([*resting, *(each.process for each in left)])
         moves = self._moves(used, job.decision)
         moved = {old: new for old, new in moves.items() if old in used and old != new}
         if job.decision.kind == "driver":
