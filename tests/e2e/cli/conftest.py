@@ -18,7 +18,7 @@ from gcr.runtime import runtime_dir, socket_path
 
 from .fake_daemon import CHECKPOINT, JOBS, RESTORE, FakeDaemon, answering
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 MIB = 1 << 20
 
 
