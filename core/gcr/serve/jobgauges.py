@@ -57,7 +57,8 @@ class JobsNow(Collector):
         try:
             found = list(self._ask())
         except (GcrError, OSError) as error:
-            log.info("jobs are not known: %s", error)
+            if self._last is not None:  # else it was said before
+                log.info("jobs are not known: %s", error)
             self._last = None
             return
         data: Counter[str] = Counter()
