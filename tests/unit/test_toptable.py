@@ -17,7 +17,7 @@ from gcr.cli import toptable
 AGO = (datetime.now(UTC) - timedelta(hours=2, seconds=5)).isoformat()
 COMMAND: dict[str, Any] = {"time": AGO, "job": "llm", "transaction": "1", "by": "me"}
 FACTS: dict[str, Any] = {"state": "running", "simulated": True, "took_s": 0.71, "bytes": 3 << 30, "phases_s": {}}
-DONE: dict[str, Any] = {**COMMAND, **FACTS, "copy_s": 0.1, "bytes_per_s": 54.1e9}
+DONE: dict[str, Any] = {**COMMAND, **FACTS, "copy_s": 0.1, "bytes_per_s": 54.1e9, "link_bytes_per_s": None}
 HOW: dict[str, Any] = {"strategy": "handoff", "stop_s": 0.6, "image": None}
 LEFT: dict[str, Any] = {**DONE, **HOW, "state": "suspended"}
 OUT, RESIDENT = (CheckpointDone(**LEFT, vram_free_s=free) for free in (0.7, None))
