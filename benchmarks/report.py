@@ -139,8 +139,8 @@ def _resident(found: Pieces) -> Iterator[Line]:
             yield _judged(f"{size} GiB back, memory still there", back, f"{back:.3f} s", 0.3, "<= 0.3 s")
             yield _judged(f"{size} GiB back, copied from the host", copied, f"{copied:.3f} s", 1.0, "<= 1.0 s")
             yield f"{size} GiB of resident memory: room after", f"{_of(freed, 'room_s'):.3f} s", "", ""
-            short = max(row["out_bytes"] - row["device_freed"] for row in plain)
-            short = max(short, max(row["out_bytes"] for row in plain) - min(row["device_freed"] for row in freed))
+            least = min(row["device_freed"] for row in (*plain, *freed))
+            short = max(row["out_bytes"] for row in plain) - least
             yield _judged(f"{size} GiB: data left on the device when asked for", short, f"{max(short, 0)} B", 0, "0")
             wrong = sum(not row["bytes_right"] for rows in ways.values() for row in rows)
             yield _judged(
