@@ -142,7 +142,7 @@ class DoneEvent(CommandEvent, frozen=True, kw_only=True):
 class CheckpointDone(DoneEvent, frozen=True, kw_only=True):
     """A checkpoint is done. `strategy`: how device data left. `stop_s`: the program stood still.
 
-    vram_free_s: None for a job that runs on, and for one whose memory stays resident
+    vram_free_s: None if the job runs on, or if its memory stays resident
     """
 
     strategy: str

@@ -66,7 +66,7 @@ class CheckpointReport(Report, frozen=True, kw_only=True):
     bytes_copied: int
     snapshot_bytes: int
     streamed: bool
-    vram_free_s: float | None  # None for a job that runs on, and for one whose memory stays resident
+    vram_free_s: float | None  # None if the job runs on, or if its memory stays resident
     stop_s: float
     drain_s: float
     drain_bytes_per_s: float | None

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a thread has current, its capture mode, and events that a program gives up: a communication library's watchdog asks
-// for the first two before and after it does the third, and ends the program where it is not answered. All are answered
-// while a job is suspended.
+// The calls that a communication library's watchdog makes around its questions whether work is done. It reads and sets its
+// thread's current context and capture mode, and destroys events. The shim answers these calls while the job is suspended:
+// the watchdog ends a program whose driver does not answer in time.
 #include "core/array.h"
 #include "cuda/contexts.h"
 #include "cuda/driver.h"
@@ -40,7 +40,7 @@ std::atomic<uint64_t> primaries[kDevices];
 Lock discarding;
 Array<CUevent> discarded;  // under it
 
-// What was answered while the control state was frozen, and the driver does not have yet.
+// Makes the driver calls that the shim alone answered while the control state was frozen.
 void make_up() {
     if (owes_context && real::cuCtxSetCurrent(current.context) != CUDA_SUCCESS) current = {};
     owes_context = false;
