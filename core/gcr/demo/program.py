@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-BLOCK = 8 << 20
-BLOCKS = 12
+BLOCK = 32 << 20
+BLOCKS = 3  # few: each call to the device waits for another thread, long on a busy machine
 STRIDE = 4099  # bytes between the patches that a step writes
 PAUSE_S = 0.05
 

@@ -8,7 +8,7 @@
 
 #include "context.h"
 
-enum { PAGES_BETWEEN_YIELDS = 16, POLL_NS = 200000, PATTERN_BYTES = 4096 /* a multiple of each unit */ };
+enum { PAGES_BETWEEN_LOOKS = 16, POLL_NS = 200000, PATTERN_BYTES = 4096 /* a multiple of each unit */ };
 
 static void drop(struct sim_operation* operation) {
     free(operation);
@@ -63,13 +63,17 @@ struct pace {
     uint64_t started_ns;
     uint64_t bytes;
     unsigned pages;
+    unsigned yield_at;
 };
 
 static void keep_pace(struct pace* pace, size_t bytes) {
     uint64_t limit = sim_machine_config()->copy_bps;
     pace->bytes += bytes;
-    if (++pace->pages % PAGES_BETWEEN_YIELDS) return;
-    sched_yield();  // a copy is not atomic: kernels write between its pages
+    if (++pace->pages % PAGES_BETWEEN_LOOKS) return;
+    if (pace->pages == pace->yield_at) {  // a copy is not atomic: kernels write between its pages
+        pace->yield_at *= 16;             // few in a large one: on a busy machine each takes some milliseconds
+        sched_yield();
+    }
     if (!limit) return;
     uint64_t due = pace->started_ns + pace->bytes * 1000 / limit * 1000000, now = sim_now_ns();
     if (due > now + 1000000) sim_sleep_ms((unsigned)((due - now) / 1000000));
@@ -85,7 +89,7 @@ static void copy_row(char* to, const char* from, size_t width, struct pace* pace
 }
 
 static void copy_rows(const struct region* self, char* to, const char* from) {
-    struct pace pace = {.started_ns = sim_now_ns()};
+    struct pace pace = {.started_ns = sim_now_ns(), .yield_at = PAGES_BETWEEN_LOOKS};
     for (size_t row = 0; row < self->height; row++)
         copy_row(to + row * self->to.pitch, from + row * self->from.pitch, self->width, &pace);
 }
