@@ -120,7 +120,7 @@ def test_without_an_answer_the_program_goes_on(machine, there):
     puppet = machine.puppet()
     began = time.monotonic()
     puppet.must("init")
-    assert time.monotonic() - began < (8 if there else 1)
+    assert time.monotonic() - began < (8 if there else 4)  # a daemon has 5 s for its answer
     began = time.monotonic()
     puppet.must("primary p 0", "alloc a 0x200000")
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 4

@@ -259,14 +259,13 @@ def test_what_has_ended_is_said_to_have_while_the_driver_is_frozen(target):
     agent.take()
     agent.ask("freeze")
     assert puppet.script(["query u", "sync u", "sync", "query s"]) == ["ok", "ok", "ok", "ok"]
-    thaw = threading.Timer(1.0, lambda: agent.ask("thaw"))
-    thaw.start()
-    began = time.monotonic()
     puppet.must("thread t fill a 1")  # it makes a context current first: that is answered, and made up for
     assert [puppet.tell(f"capturemode {mode}") for mode in (2, 1)] == ["ok 0", "ok 2"]
-    assert time.monotonic() - began < 0.9
+    began = time.monotonic()
+    thaw = threading.Timer(0.3, lambda: agent.ask("thaw"))
+    thaw.start()
     puppet.must("freebytes")
-    assert time.monotonic() - began > 0.9
+    assert time.monotonic() - began > 0.3
     assert puppet.tell("capturemode 0") == "ok 1"  # the driver's answer
     thaw.join()
     agent.bring_back()
