@@ -2,8 +2,9 @@
 
     python tools/fetch_criu.py build/criu
 
-Debian 12's CRIU cannot work on kernels from 6.13 on. That of Debian 13 runs on Debian 12 as well, by its own loader and
-with its own libraries. runc starts itself again, so no loader can start it. That of Debian 12 runs on later systems.
+Debian 12's CRIU cannot work on kernels from 6.13 on, and that of Debian 13 saves no IP sockets from 6.16 on. That of
+Debian 14, and else that of 13, runs on Debian 12 as well, by its own loader and with its own libraries. runc starts
+itself again, so no loader can start it. That of Debian 12 runs on later systems.
 The archive's index must be signed with Debian's keys, and each package must have the hash that the index has.
 """
 
@@ -13,11 +14,11 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-SUITE = "trixie"
+SUITES = ("forky", "trixie")  # the first that the archive still has
 RUNC_SUITE = "bookworm"
 INDEX = "main/binary-amd64/Packages.xz"
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> int:
 
 
 def fetch_criu(folder: Path) -> None:
-    source, known = known_packages(SUITE)
+    source, known = first_of(SUITES)
     with TemporaryDirectory(prefix="gcr-criu-") as scratch:
         root = Path(scratch) / "root"
         root.mkdir()
@@ -74,6 +75,17 @@ def fetch_runc(folder: Path) -> None:
         subprocess.run([fetched, "--version"], check=True, capture_output=True, timeout=SECONDS)
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(fetched, folder / "runc")
+
+
+def first_of(suites: Sequence[str]) -> tuple[str, Mapping[str, Package]]:
+    """Returns what `known_packages` does, of the first suite that can be had. Raises NotFetched."""
+    *others, last = suites
+    for suite in others:
+        try:
+            return known_packages(suite)
+        except (NotFetched, OSError) as error:
+            print(f"criu: not that of {suite}: {error}")
+    return known_packages(last)
 
 
 def known_packages(suite: str) -> tuple[str, Mapping[str, Package]]:
