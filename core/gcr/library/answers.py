@@ -1,10 +1,12 @@
 """The answer of a gcr command that was run with --json."""
 
 import json
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gcr.errors import GcrError
+from gcr.errors import DeadlinePassed, GcrError
 from gcr.protocol.jsonbody import error_from_json
 
 
@@ -18,3 +20,13 @@ def checked(command: str, code: int, said: bytes, error: bytes = b"") -> Mapping
     if not answer["ok"]:
         raise error_from_json(answer["error"])
     return answer
+
+
+def asked(words: Sequence[str], limit: float) -> Mapping[str, Any]:
+    """Returns the answer of a gcr command. Raises its error, or DeadlinePassed after `limit` seconds."""
+    command = [sys.executable, "-m", "gcr", "--json", *words]
+    try:
+        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
+    except subprocess.TimeoutExpired as late:
+        raise DeadlinePassed(f"gcr {words[0]} has not answered for {limit:g} s") from late
+    return checked(words[0], said.returncode, said.stdout, said.stderr)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gcr import processes
 from gcr.api.checks import MOST_SECONDS, check_backend, check_image_name, check_name, check_seconds, checked_target
@@ -22,7 +21,7 @@ from gcr.api.reports import SwapReport
 from gcr.api.requests import SwapRequest
 from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoSuchJob, NotAllKnown
 from gcr.image.store.location import store_path
-from gcr.library.answers import checked
+from gcr.library.answers import asked
 from gcr.library.arguments import (
     Environment,
     Folder,
@@ -153,7 +152,7 @@ def restore(
     """
     check_image_name(image)
     moves = [word for old, new in (devices or {}).items() for word in ("--device", f"{old}={new}")]
-    answer = _asked(["restore", "--image", image, *moves, *_at(store, key_file, key_command, timeout)], MOST_SECONDS)
+    answer = asked(["restore", "--image", image, *moves, *_at(store, key_file, key_command, timeout)], MOST_SECONDS)
     return attach(str(answer["job"]))
 
 
@@ -170,7 +169,7 @@ def images(
     KeyUnusable, UsageError, DeadlinePassed.
     """
     words = _at(store, key_file, key_command, timeout)
-    return ImageList.from_json(_asked(["images", *words], LOOK_TIMEOUT)).images
+    return ImageList.from_json(asked(["images", *words], LOOK_TIMEOUT)).images
 
 
 def _at(
@@ -185,16 +184,6 @@ def _at(
     given |= {"--key-file": None if key_file is None else os.fspath(key_file), "--key-command": key_command}
     given |= {"--timeout": None if timeout is None else str(timeout)}
     return [word for flag, value in given.items() if value is not None for word in (flag, value)]
-
-
-def _asked(words: Sequence[str], limit: float) -> Mapping[str, Any]:
-    """Returns the answer of a gcr command. Raises its error, or DeadlinePassed after `limit` seconds."""
-    command = [sys.executable, "-m", "gcr", "--json", *words]
-    try:
-        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
-    except subprocess.TimeoutExpired as late:
-        raise DeadlinePassed(f"gcr {words[0]} has not answered for {limit:g} s") from late
-    return checked(words[0], said.returncode, said.stdout, said.stderr)
 
 
 def _check_daemon() -> None:
