@@ -16,14 +16,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from dumps import CRIU
 from machine import VICTIMS, Machine, kill, until
 from serve_victim import answer_of, pattern
+
+from gcr.criu import program
+from gcr.criu.preflight.sockets import saves_ip_sockets
 
 MIB = 1 << 20
 DEVICE = 96 * MIB
 EACH = 40 * MIB  # with their context each takes more than half of it
 PATTERNS = {name: pattern(name) for name in ("chat", "embed")}
 CLIENTS = 50
+STARTS = 'gcr_serve_swaps_total{direction="start",model="chat"'
+STALE = 'gcr_serve_failures_total{model="chat",reason="files_changed"}'
 
 FILE = """
 [serve]
@@ -33,6 +39,7 @@ hold = "100ms"
 [models.chat]
 command = {chat}
 wait = "60s"
+{more}
 [models.embed]
 command = {embed}
 wait = "60s"
@@ -54,9 +61,9 @@ class Served:
     asked: int = 0
     wrong: list[str] = field(default_factory=list)
 
-    def start(self, serve: str = "") -> "Served":
+    def start(self, serve: str = "", chat: str = command("chat"), more: str = "") -> "Served":
         file = self.machine.folder / "gcr.toml"
-        file.write_text(FILE.format(serve=serve, chat=command("chat"), embed=command("embed")))
+        file.write_text(FILE.format(serve=serve, chat=chat, more=more, embed=command("embed")))
         self.process = self.machine.begin("serve", *self.machine.world, str(file))
         said = json.loads(self.process.stdout.readline() or "{}")
         assert said.get("ok"), (said, self.machine.logs())
@@ -212,7 +219,7 @@ def test_a_command_that_ends_at_once_and_one_of_another_job(served: Served) -> N
     served.kill()
     file = machine.folder / "gcr.toml"
     forked = json.dumps([sys.executable, "-c", "pass", "{port}"])
-    file.write_text(FILE.format(serve="", chat=forked, embed=command("embed")))
+    file.write_text(FILE.format(serve="", more="", chat=forked, embed=command("embed")))
     served.process = machine.begin("serve", *machine.world, str(file))
     served.url = json.loads(served.process.stdout.readline())["url"].removeprefix("http://")
     status, text = served.post("chat")
@@ -221,9 +228,54 @@ def test_a_command_that_ends_at_once_and_one_of_another_job(served: Served) -> N
     served.ask("embed")
     assert served.wrong == []
     served.kill()
-    file.write_text(FILE.format(serve="", chat=forked, embed=command("embed", MIB)))
+    file.write_text(FILE.format(serve="", more="", chat=forked, embed=command("embed", MIB)))
     refused = machine.gcr("serve", *machine.world, str(file))
     assert (refused.code, refused.body["error"]["code"]) == (3, "model_taken")
+
+
+def images_of(served: Served) -> list[str]:
+    return [image["image"] for image in served.machine.gcr("images").body["images"]]
+
+
+@pytest.fixture
+def saved_sockets(criu: None) -> None:
+    if not saves_ip_sockets(program.look(CRIU).version):
+        pytest.skip("this CRIU saves no IP sockets on this kernel")
+
+
+def test_a_server_that_dies_comes_back_from_its_image_until_its_files_or_its_version_change(
+    served: Served, saved_sockets: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = served.machine
+    monkeypatch.setenv("GCR_STORE", str(machine.folder / "store"))
+    weights = machine.folder / "weights"
+    weights.write_text("1 2 3")
+    chat = json.dumps(["sh", "-c", f'exec "$@" 9<{weights}', "sh", *json.loads(command("chat"))])
+    served.start(chat=chat, more='image = "1"')
+    served.ask("chat")
+    (image,) = images_of(served)
+    assert image.startswith("serve.chat.1.")
+    first = machine.job("chat")["pid"]
+
+    def asked_after_its_death(prompt: str) -> int:
+        kill(machine.job("chat")["pid"])
+        until(lambda: served.models()["chat"] == "cold", 10, "it is noticed")
+        served.ask("chat", prompt)
+        return int(machine.job("chat")["pid"])
+
+    assert [asked_after_its_death(prompt) for prompt in ("from the image", "and again")] == [first, first]
+    assert (images_of(served), served.metric(STARTS), served.metric(STALE)) == ([image], 3, 0)
+    weights.write_text("4 5 6")
+    second = asked_after_its_death("by its command")
+    assert second != first
+    assert (images_of(served), served.metric(STALE)) == ([image], 1)
+    assert asked_after_its_death("from the new image") == second
+    assert served.wrong == []
+    assert served.end() == 0
+    machine.end_by_pid(second)
+    served.start(chat=chat, more='image = "2"')
+    served.ask("chat", "of another version")
+    assert (served.wrong, len(images_of(served))) == ([], 2)
 
 
 @pytest.mark.slow

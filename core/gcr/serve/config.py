@@ -1,6 +1,7 @@
 """The file of `gcr serve`, checked as a whole before anything starts. docs/serve.md lists every key."""
 
 import os
+import re
 import shlex
 import stat
 import string
@@ -15,11 +16,11 @@ from msgspec import Struct, ValidationError, convert, field
 from gcr.names import JOB_NAME, meant
 from gcr.protocol.begun import Surroundings
 from gcr.serve import quantities
+from gcr.serve.commands import PORT
 from gcr.serveerrors import BadServeConfig
 
 T = TypeVar("T")
 
-PORT = "{port}"
 LEAVE, END = "leave", "end"
 _MOST_ALIAS = 200
 _LEAST_IDLE_S = 0.1
@@ -36,23 +37,34 @@ class Unasked(Struct, frozen=True, kw_only=True):
     wake: tuple[str, ...] = ()
 
 
+class Beginning(Struct, frozen=True, kw_only=True):
+    """A server's way to its first request.
+
+    health: path that answers 200 once it is ready · longest: seconds from its command to then · image: that instant is
+    kept in an image, from which later servers come; the text is the version of the program. None: no image
+    """
+
+    health: str
+    longest: float
+    image: str | None = None
+
+
 class ModelConfig(Struct, frozen=True, kw_only=True):
     """A model. Times in seconds, sizes in bytes.
 
     command: words, of which some may hold `{port}` · port: None for any that is free · memory: device memory that it
-    takes, None where the file says nothing · start: longest way from the command to a healthy server · wait: longest
-    time that a request may wait · surroundings: additions to the environment, and the folder
+    takes, None where the file says nothing · wait: longest time that a request may wait · surroundings: additions to
+    the environment, and the folder
     """
 
     name: str
     command: tuple[str, ...]
     port: int | None
-    health: str
+    beginning: Beginning
     priority: int
     pinned: bool
     unasked: Unasked
     memory: int | None
-    start: float
     wait: float
     aliases: tuple[str, ...]
     surroundings: Surroundings
@@ -111,6 +123,7 @@ class _Model(_Times, forbid_unknown_fields=True, kw_only=True):
     command: str | list[str]
     port: int | None = None
     health: str = "/health"
+    image: str | None = None
     priority: int = 0
     pinned: bool = False
     memory: str | int | None = None
@@ -230,7 +243,11 @@ def _model(name: str, body: Mapping[str, Any], folder: Path) -> ModelConfig:
         name=name,
         command=command,
         port=None if given.port is None else _port(f"{where}.port", given.port, least=1),
-        health=given.health,
+        beginning=Beginning(
+            health=given.health,
+            longest=_at(f"{where}.start", given.start, quantities.seconds),
+            image=_optional(f"{where}.image", given.image, _version),
+        ),
         priority=given.priority,
         pinned=given.pinned,
         unasked=Unasked(
@@ -238,7 +255,6 @@ def _model(name: str, body: Mapping[str, Any], folder: Path) -> ModelConfig:
             wake=tuple(_at(f"{where}.wake", each, _cron) for each in given.wake),
         ),
         memory=_optional(f"{where}.memory", given.memory, quantities.size),
-        start=_at(f"{where}.start", given.start, quantities.seconds),
         wait=_at(f"{where}.wait", given.wait, quantities.seconds),
         aliases=tuple(_alias(where, each) for each in given.aliases),
         surroundings=Surroundings(_environment(where, given.env), _folder(where, given.cwd, folder)),
@@ -276,6 +292,13 @@ def _cron(text: object) -> str:
     from gcr.serve.schedule import next_time  # its library is of the extra `serve`, and most files need none
 
     next_time(str(text), time.time())
+    return str(text)
+
+
+def _version(text: object) -> str:
+    """Returns the version of a program. Raises ValueError for what cannot be a part of an image's name."""
+    if not re.fullmatch(r"[a-z0-9._-]{1,20}", str(text)):
+        raise ValueError(f"{text!r} is no version: [a-z0-9._-]{{1,20}}")
     return str(text)
 
 
@@ -356,24 +379,6 @@ def _port(where: str, value: int, *, least: int) -> int:
     if not least <= value <= 65535:
         raise ValueError(f"{where}: {value} is no port")
     return value
-
-
-def filled(command: Sequence[str], port: int) -> tuple[str, ...]:
-    """Returns a command with its port in it."""
-    return tuple(word.replace(PORT, str(port)) for word in command)
-
-
-def port_in(command: Sequence[str], words: Sequence[str]) -> int | None:
-    """Returns the port with which `words` are the filled `command`; 0 where it has no place for one, None otherwise."""
-    if tuple(words) == tuple(command):
-        return 0
-    for template, word in zip(command, words, strict=False):
-        before, found, after = template.partition(PORT)
-        if found:
-            digits = word.removeprefix(before).partition(after)[0] if after else word.removeprefix(before)
-            port = int(digits) if digits.isdecimal() and len(digits) <= 5 else None
-            return port if port is not None and filled(command, port) == tuple(words) else None
-    return None
 
 
 def environment_of(model: ModelConfig) -> dict[str, str]:

@@ -27,7 +27,9 @@ from gcr.library import calls
 from gcr.library.answers import checked
 from gcr.library.job import Job
 from gcr.rendezvous.client import Client
-from gcr.serve.config import ModelConfig, Parking, environment_of, filled, port_in
+from gcr.serve import origin
+from gcr.serve.commands import filled, port_in
+from gcr.serve.config import ModelConfig, Parking, environment_of
 from gcr.serve.ports import LOOPBACK
 from gcr.serve.upstream import Found, Moved
 from gcr.serveerrors import ModelTaken, NeverHealthy
@@ -79,17 +81,32 @@ class NodeJobs:
                 return found
             raise await self._call(lambda: _ended_early(model.name))
 
+    async def restored(self, model: ModelConfig) -> Found | None:
+        try:
+            if not await self._call(lambda: origin.restored(model)):
+                return None
+            if found := (await self.find()).get(model.name):
+                return found
+            raise await self._call(lambda: _ended_early(model.name))
+        except GcrError:
+            if left := (await self.find()).get(model.name):  # it came back in part: suspended, for lack of room say
+                await self.end(model.name, left)
+            raise
+
+    async def saved(self, model: ModelConfig) -> None:
+        await self._call(lambda: origin.saved(model))
+
     async def healthy(self, model: ModelConfig, job: Found) -> None:
-        url, pause = f"http://{LOOPBACK}:{job.port}{model.health}", HEALTH_S
+        url, pause = f"http://{LOOPBACK}:{job.port}{model.beginning.health}", HEALTH_S
         limit = aiohttp.ClientTimeout(total=ANSWER_S)
-        end = time.monotonic() + model.start
+        end = time.monotonic() + model.beginning.longest
         async with aiohttp.ClientSession(timeout=limit, connector=aiohttp.TCPConnector(force_close=True)) as session:
             while not await _answers(session, url):
                 if not _lives(job):
                     raise await self._call(lambda: _ended_early(model.name))
                 if time.monotonic() > end:
                     raise NeverHealthy(
-                        f"{model.name}: no 200 from {url} within {model.start:g} s", hint=_logs(model.name)
+                        f"{model.name}: no 200 from {url} within {model.beginning.longest:g} s", hint=_logs(model.name)
                     )
                 await asyncio.sleep(pause)
                 pause = min(SLOWEST_HEALTH_S, pause * 1.2)

@@ -14,6 +14,7 @@ from typing import Any
 from gcr.errors import GcrError, Lost, NoRoom, NoSuchJob
 from gcr.policy import Policy
 from gcr.serve import refusals
+from gcr.serve.beginning import from_image, to_image
 from gcr.serve.config import END, ServeConfig
 from gcr.serve.metrics import Metrics
 from gcr.serve.model import Model, Waiter
@@ -209,10 +210,16 @@ class Pool:
 
     async def _start(self, model: Model) -> None:
         began = _now()
+        by_command = False
         if model.job is None:
+            model.job = await from_image(self._jobs, model.config, self._metrics)
+        if model.job is None:
+            by_command = True
             ports = {each.job.port for each in self.models.values() if each.job}
             model.job = await self._jobs.start(model.config, model.config.port or free_port(ports))
         await self._jobs.healthy(model.config, model.job)
+        if by_command:
+            await to_image(self._jobs, model.config, self._metrics)
         found = (await self._jobs.find()).get(model.name)
         if self._room is None:
             self._room = await self._jobs.room()

@@ -42,6 +42,15 @@ class Jobs(Protocol):
     async def start(self, model: ModelConfig, port: int) -> Found:
         """Starts the job, and returns when its program runs."""
 
+    async def restored(self, model: ModelConfig) -> Found | None:
+        """Brings the server back from its image, and returns once it runs. Returns None where there is no image.
+
+        After an error nothing is left of it but the image; one that can no longer be restored is removed.
+        """
+
+    async def saved(self, model: ModelConfig) -> None:
+        """Writes the server, which is healthy and had no request, to its image. It runs on, also after an error."""
+
     async def healthy(self, model: ModelConfig, job: Found) -> None:
         """Returns once the server answers. Raises NeverHealthy."""
 

@@ -33,6 +33,7 @@ class FakeJobs:
     done: list[tuple[str, str]] = field(default_factory=list)
     jobs: dict[str, Found] = field(default_factory=dict)
     servers: dict[str, "FakeServer"] = field(default_factory=dict)
+    images: dict[str, int] = field(default_factory=dict)  # the port of each server that was saved
     pids: int = 100
 
     async def find(self) -> Mapping[str, Found]:
@@ -43,12 +44,23 @@ class FakeJobs:
 
     async def start(self, model: ModelConfig, port: int) -> Found:
         await self._do("start", model.name)
+        return await self._server(model.name, port)
+
+    async def _server(self, name: str, port: int) -> Found:
         self.pids += 1
-        server = self.servers[model.name] = FakeServer(model.name)
+        server = self.servers[name] = FakeServer(name)
         await server.listen(port)
-        found = Found(pid=self.pids, port=port, bytes=self.sizes.get(model.name, 0))
-        self.jobs[model.name] = found
-        return found
+        self.jobs[name] = Found(pid=self.pids, port=port, bytes=self.sizes.get(name, 0))
+        return self.jobs[name]
+
+    async def restored(self, model: ModelConfig) -> Found | None:
+        await self._do("restored", model.name)
+        return await self._server(model.name, self.images[model.name]) if model.name in self.images else None
+
+    async def saved(self, model: ModelConfig) -> None:
+        assert not self.servers[model.name].heads, f"{model.name} had a request before it was saved"
+        await self._do("saved", model.name)
+        self.images[model.name] = self.jobs[model.name].port
 
     async def healthy(self, model: ModelConfig, job: Found) -> None:
         await self._do("healthy", model.name)

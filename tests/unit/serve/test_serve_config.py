@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr.serve import quantities
-from gcr.serve.config import ClientLimits, ServeConfig, filled, load, port_in
+from gcr.serve.commands import filled, port_in
+from gcr.serve.config import ClientLimits, ServeConfig, load
 from gcr.serve.policies import chosen
 from gcr.serveerrors import BadServeConfig
 
@@ -28,6 +29,7 @@ port = 8001
 idle = "5m"
 wake = ["0 8 * * *", "30 13 * * Mon-Fri"]
 aliases = ["org/Embed-1"]
+image = "2026-11"
 """
 
 
@@ -42,14 +44,15 @@ def test_a_whole_file(tmp_path):
     chat, embed = config.models["chat"], config.models["embed"]
     assert (config.host, config.port, config.memory) == ("127.0.0.1", 9000, 80 << 30)
     assert config.clients == ClientLimits(connections=9, idle=75.0, max_body=1 << 20)
-    assert (chat.command, chat.port, chat.health, chat.pinned) == (
+    assert (chat.command, chat.port, chat.beginning.health, chat.pinned) == (
         ("python", "server.py", "--port", "{port}"),
         None,
         "/health",
         True,
     )
-    assert (embed.port, embed.unasked.idle, embed.start, chat.unasked.idle) == (8001, 300.0, 600.0, None)
+    assert (embed.port, embed.unasked.idle, embed.beginning.longest, chat.unasked.idle) == (8001, 300.0, 600.0, None)
     assert embed.unasked.wake == ("0 8 * * *", "30 13 * * Mon-Fri")
+    assert (chat.beginning.image, embed.beginning.image) == (None, "2026-11")
     assert config.called() == {"chat": "chat", "embed": "embed", "org/Embed-1": "embed"}
 
 
@@ -86,6 +89,7 @@ MODEL = '[models.chat]\ncommand = "serve {port}"\n'
         (MODEL + 'cwd = "/nowhere/at/all"', "is no folder"),
         (MODEL + 'env = {"A=B" = "1"}', "is no environment variable"),
         (MODEL + 'aliases = ["a\\nb"]', "is no name of 1 to 200"),
+        (MODEL + 'image = "V 1"', "models.chat.image: 'V 1' is no version"),
         (MODEL + "[serve]\nqueue = 0", "serve.queue: 0 is less than 1"),
         (MODEL + '[serve]\non_stop = "kill"', "serve.on_stop"),
         (MODEL + '[serve]\ntoken_file = "missing"', "serve.token_file"),
