@@ -22,10 +22,12 @@ def number(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def pagemap(entries: Sequence[Entry], pages_id: int = 1) -> bytes:
+def pagemap(entries: Sequence[Entry], pages_id: int = 1, *, of_criu_4_2: bool = False) -> bytes:
+    """CRIU 4.2 writes the number of pages last, and 0 where it was before."""
     bodies = [b"\x08" + number(pages_id)]
     for first, count, flags in entries:
-        bodies.append(b"\x08" + number(first * PAGE) + b"\x10" + number(count) + b"\x20" + number(flags))
+        before, after = (0, b"\x28" + number(count)) if of_criu_4_2 else (count, b"")
+        bodies.append(b"\x08" + number(first * PAGE) + b"\x10" + number(before) + b"\x20" + number(flags) + after)
     return HEAD + b"".join(struct.pack("<I", len(body)) + body for body in bodies)
 
 
@@ -46,7 +48,7 @@ def memory(areas: Sequence[Entry]) -> bytes:
 
 
 def entries_of(data: bytes) -> Iterator[Entry]:
-    """Reads a pagemap with entries of three fields."""
+    """Reads a pagemap with entries of three fields, or of four as CRIU 4.2 has them."""
     at = len(HEAD)
     bodies = []
     while at < len(data):
@@ -63,5 +65,6 @@ def entries_of(data: bytes) -> Iterator[Entry]:
                 if byte < 128:
                     break
             values.append(value)
-        address, count, flags = values
-        yield address // PAGE, count, flags
+        address, count, flags, *late = values
+        assert not late or count == 0
+        yield address // PAGE, *(late or [count]), flags

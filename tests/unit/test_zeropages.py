@@ -67,10 +67,12 @@ def laid(found: Sequence[Run]) -> tuple[list[Entry], list[Entry], dict[int, int]
     return entries, areas, pages
 
 
-def brought(there: Path, entries: Sequence[Entry], areas: Sequence[Entry], pages: Mapping[int, int]) -> dict[int, int]:
+def brought(
+    there: Path, entries: Sequence[Entry], areas: Sequence[Entry], pages: Mapping[int, int], *, of_criu_4_2: bool = True
+) -> dict[int, int]:
     """Writes the files to an image and brings them back. Returns the byte of each page that they have then."""
     (there / "in").mkdir()
-    (there / "in/pagemap-7.img").write_bytes(pagemap(entries))
+    (there / "in/pagemap-7.img").write_bytes(pagemap(entries, of_criu_4_2=of_criu_4_2))
     (there / "in/mm-7.img").write_bytes(memory(areas))
     (there / "in/pages-1.img").write_bytes(b"".join(bytes([byte]) * PAGE for byte in pages.values()))
     imaged(Store(there / "store"), "one", there / "in", sizes=chunk_sizes(there / "in", WINDOW))
@@ -93,13 +95,13 @@ def brought(there: Path, entries: Sequence[Entry], areas: Sequence[Entry], pages
     return found
 
 
-@given(runs())
+@given(runs(), st.booleans())
 @settings(max_examples=60)
-def test_memory_reads_as_before(drawn: list[Run]) -> None:
+def test_memory_reads_as_before(drawn: list[Run], of_criu_4_2: bool) -> None:
     """The oracle: a page that is left out is of zeros, in private memory; and a window of such pages is left out."""
     entries, areas, pages = laid(drawn)
     with tempfile.TemporaryDirectory() as folder:
-        found = brought(Path(folder), entries, areas, pages)
+        found = brought(Path(folder), entries, areas, pages, of_criu_4_2=of_criu_4_2)
     private = {first + number for first, count, status in areas if status == PRIVATE for number in range(count)}
     assert {page: byte for page, byte in pages.items() if page in found} == found
     assert all(page in private and not pages[page] for page in pages.keys() - found.keys())

@@ -1,6 +1,6 @@
 """Messages of CRIU's RPC that gcr uses, and of files of its, with CRIU's own names and numbers of fields.
 
-Source: images/rpc.proto, stats.proto, pagemap.proto, mm.proto and vma.proto of CRIU 4.1. Either side leaves alone a
+Source: images/rpc.proto, stats.proto, pagemap.proto, mm.proto and vma.proto of CRIU 4.2. Either side leaves alone a
 field that is not listed here.
 """
 
@@ -103,7 +103,12 @@ _MESSAGES: Mapping[str, Sequence[Field]] = {
         Field("pages_restored", 5, _UINT64),
     ],
     "pagemap_head": [Field("pages_id", 1, _UINT32, _REQUIRED)],
-    "pagemap_entry": [Field("vaddr", 1, _UINT64, _REQUIRED), Field("nr_pages", 2, _UINT32), Field("flags", 4, _UINT32)],
+    "pagemap_entry": [
+        Field("vaddr", 1, _UINT64, _REQUIRED),
+        Field("compat_nr_pages", 2, _UINT32),
+        Field("flags", 4, _UINT32),
+        Field("nr_pages", 5, _UINT64),
+    ],
     "vma_entry": [
         Field("start", 1, _UINT64, _REQUIRED),
         Field("end", 2, _UINT64, _REQUIRED),

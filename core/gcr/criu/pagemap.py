@@ -1,6 +1,6 @@
 """Pagemaps: CRIU's files that tell the addresses of the pages in another file, where they lie one behind the other.
 
-Source: images/pagemap.proto and criu/include/magic.h of CRIU 4.1: two magic numbers; then a length and an entry, again
+Source: images/pagemap.proto and criu/include/magic.h of CRIU 4.2: two magic numbers; then a length and an entry, again
 and again, the first of them a head.
 """
 
@@ -31,7 +31,7 @@ class Pagemap(Struct, frozen=True):
     @property
     def runs(self) -> Sequence[tuple[int, int]]:
         """Returns address and bytes of the pages that are in the file, in its order."""
-        return [(each.vaddr, each.nr_pages * PAGE) for each in self.entries if is_present(each)]
+        return [(each.vaddr, size_of(each)) for each in self.entries if is_present(each)]
 
     def rewrite(self, entries: Sequence[Any]) -> None:
         """Replaces the entries of the file."""
@@ -44,12 +44,29 @@ def is_present(entry: Any) -> bool:
     return bool(entry.flags & _PRESENT)
 
 
-def pagemaps(folder: Path, size_of: Callable[[str], int] | None = None) -> Iterator[Pagemap]:
+def size_of(entry: Any) -> int:
+    """Returns the bytes of its pages. CRIU before 4.2 has their number in another field."""
+    return int(entry.nr_pages if entry.HasField("nr_pages") else entry.compat_nr_pages) * PAGE
+
+
+def part_of(entry: Any, at: int, size: int) -> Any:
+    """Returns an entry of `size` bytes of the pages, from `at` on; fields that gcr does not know stay."""
+    made = type(entry)()
+    made.CopyFrom(entry)
+    made.vaddr = entry.vaddr + at
+    if entry.HasField("nr_pages"):
+        made.nr_pages = size // PAGE
+    else:
+        made.compat_nr_pages = size // PAGE
+    return made
+
+
+def pagemaps(folder: Path, bytes_of: Callable[[str], int] | None = None) -> Iterator[Pagemap]:
     """Yields the pagemaps of a dump, but those that cannot be read or describe another number of bytes.
 
-    size_of: bytes of a file of pages, by its name, where these files are not in the folder
+    bytes_of: bytes of a file of pages, by its name, where these files are not in the folder
     """
-    known = size_of or (lambda name: (folder / name).stat().st_size)
+    known = bytes_of or (lambda name: (folder / name).stat().st_size)
     for path in listed(folder, ".img"):
         if path.name.startswith("pagemap-"):
             try:

@@ -3,7 +3,7 @@
 CRIU saves each page that a process has touched, whatever is in it. The driver of a GPU gives a process hundreds of MiB
 of zeros; to fill them takes time and memory.
 
-Source: images/mm.proto, vma.proto and criu/include/image.h of CRIU 4.1.
+Source: images/mm.proto, vma.proto and criu/include/image.h of CRIU 4.2.
 """
 
 import struct
@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from gcr.criu import messages
-from gcr.criu.pagemap import PAGE, Pagemap, is_present, pagemaps, payloads_of
+from gcr.criu.pagemap import Pagemap, is_present, pagemaps, part_of, payloads_of, size_of
 
 _MM_MAGIC = 0x57492820
 _ANON_PRIVATE = 1 << 9  # in the status of an area
@@ -36,13 +36,13 @@ class Spare(Struct, frozen=True):
             self.pagemap.rewrite([*_without(self.pagemap.entries, left)])
 
 
-def spare(folder: Path, size_of: Callable[[str], int]) -> Mapping[str, Spare]:
-    """Returns the files of pages by name. They need not be in the folder: `size_of` tells the bytes of each.
+def spare(folder: Path, bytes_of: Callable[[str], int]) -> Mapping[str, Spare]:
+    """Returns the files of pages by name. They need not be in the folder: `bytes_of` tells the bytes of each.
 
     Those that are not understood are not among them.
     """
     found = {}
-    for each in pagemaps(folder, size_of):
+    for each in pagemaps(folder, bytes_of):
         areas = _private_areas(folder, each.path.stem.removeprefix(_KINDS))
         found[each.pages] = Spare(each, [*_joined(_in_file(each.runs, areas))])
     return found
@@ -94,7 +94,7 @@ def _without(entries: Sequence[Any], left: Sequence[Span]) -> Iterator[Any]:
         if not is_present(entry):
             yield entry
             continue
-        begin, end = at, at + entry.nr_pages * PAGE
+        first, begin, end = at, at, at + size_of(entry)
         at = end
         while number < len(left) and left[number][1] <= begin:
             number += 1
@@ -102,15 +102,7 @@ def _without(entries: Sequence[Any], left: Sequence[Span]) -> Iterator[Any]:
             if gone >= end:
                 break
             if gone > begin:
-                yield _part(entry, begin - (end - entry.nr_pages * PAGE), gone - begin)
+                yield part_of(entry, begin - first, gone - begin)
             begin = min(end, after)
         if begin < end:
-            yield _part(entry, begin - (end - entry.nr_pages * PAGE), end - begin)
-
-
-def _part(entry: Any, at: int, size: int) -> Any:
-    """Returns an entry of some of the pages; fields that we do not know stay."""
-    made = type(entry)()
-    made.CopyFrom(entry)
-    made.vaddr, made.nr_pages = entry.vaddr + at, size // PAGE
-    return made
+            yield part_of(entry, begin - first, end - begin)

@@ -1,4 +1,4 @@
-"""How a server begins whose model has an image. A failure of the image is told of, and never that of the server."""
+"""The first steps of a server whose model has an image. A failure of the image is told of, and does not stop it."""
 
 import logging
 
