@@ -5,7 +5,7 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,9 +14,11 @@ from aiohttp import web
 from gcr.serve import refusals
 from gcr.serve.config import ServeConfig
 from gcr.serve.metrics import Metrics
+from gcr.serve.page import page
 from gcr.serve.pool import Pool
 from gcr.serve.proxy import AGAIN_S, NotReached, Proxy
 from gcr.serve.refusals import Refusal
+from gcr.serve.status import Status
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +31,14 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class Front:
     """Handler of a low-level aiohttp server."""
 
-    def __init__(self, config: ServeConfig, pool: Pool, proxy: Proxy, metrics: Metrics) -> None:
-        self._config, self._pool, self._proxy, self._metrics = config, pool, proxy, metrics
+    def __init__(self, config: ServeConfig, pool: Pool, proxy: Proxy, metrics: Metrics, status: Status) -> None:
+        self._config, self._pool, self._proxy, self._metrics, self._status = config, pool, proxy, metrics, status
         self._called = config.called()
         self._own = {
+            "/": self._page,
             "/health": self._health,
             "/metrics": self._metrics_page,
+            "/status": self._status_page,
             MODELS: self._models,
         }
         self._created = int(time.time())
@@ -45,9 +49,9 @@ class Front:
         try:
             self._check_token(request)
             if own := self._own_page(request):
-                page = own(request)
-                status = page.status
-                return page
+                shown = await own(request)
+                status = shown.status
+                return shown
             model, path, body = await self._asked(request)
             answer, status = await self._answered(request, model, path, body)
             return answer
@@ -145,9 +149,9 @@ class Front:
         return answer
 
     def _check_token(self, request: web.BaseRequest) -> None:
-        """All but `/health` needs the token, if there is one."""
+        """All needs the token, if there is one, but `/health` and the page, which has no data in it."""
         token = self._config.token
-        if token is None or request.path == "/health":
+        if token is None or request.path in ("/", "/health"):
             return
         given = request.headers.get("authorization", "").encode()
         if not hmac.compare_digest(given, f"Bearer {token}".encode()):
@@ -155,26 +159,33 @@ class Front:
 
     # ---- its own pages ------------------------------------------------------------------------------------------
 
-    def _own_page(self, request: web.BaseRequest) -> Callable[[web.BaseRequest], web.Response] | None:
+    def _own_page(self, request: web.BaseRequest) -> Callable[[web.BaseRequest], Awaitable[web.Response]] | None:
         if request.path.startswith(f"{MODELS}/") and request.method in ("GET", "HEAD"):
             return self._one_model
         return self._own.get(request.path)
 
-    def _health(self, request: web.BaseRequest) -> web.Response:
+    async def _health(self, request: web.BaseRequest) -> web.Response:
         return _json({"status": "ok", "models": self._states()})
 
-    def _metrics_page(self, request: web.BaseRequest) -> web.Response:
+    async def _metrics_page(self, request: web.BaseRequest) -> web.Response:
         text, kind = self._metrics.text(request.headers.getall("accept", []))
         return web.Response(body=text, headers={"Content-Type": kind})
+
+    async def _page(self, request: web.BaseRequest) -> web.Response:
+        body, headers = page()
+        return web.Response(body=body, headers=headers)
+
+    async def _status_page(self, request: web.BaseRequest) -> web.Response:
+        return _json(await self._status.body())
 
     def _states(self) -> dict[str, str]:
         return {name: str(each.state) for name, each in self._pool.models.items()}
 
-    def _models(self, request: web.BaseRequest) -> web.Response:
+    async def _models(self, request: web.BaseRequest) -> web.Response:
         states = self._states()
         return _json({"object": "list", "data": [self._row(name, states) for name in self._called]})
 
-    def _one_model(self, request: web.BaseRequest) -> web.Response:
+    async def _one_model(self, request: web.BaseRequest) -> web.Response:
         """Answers `/v1/models/ID`, where a slash of the ID may come as it is. Raises Refusal."""
         path = request.raw_path.partition("?")[0]
         name = unquote(path.removeprefix(f"{MODELS}/"))

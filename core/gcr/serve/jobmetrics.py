@@ -5,7 +5,7 @@ They are about all jobs of this user, also those that are no model. So no label 
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Thread
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -73,25 +73,28 @@ class JobMetrics:
         if isinstance(event, CheckpointDone):
             self._stopped.observe(event.stop_s)
 
-    def follow(self) -> None:
-        """Counts events from now on, in a thread that lasts as long as the process."""
-        Thread(target=self._follow, name="gcr-serve-events", daemon=True).start()
 
-    def _follow(self) -> None:
-        reader = Reader(after=None)
+def follow(*heard: Callable[[AnyEvent], object]) -> None:
+    """Has each event from now on heard, in a thread that lasts as long as the process."""
+    Thread(target=_follow, args=heard, name="gcr-serve-events", daemon=True).start()
 
-        def gone(error: Exception) -> None:
-            log.info("no events: %s", error)
-            if not reader.daemon:  # none has answered yet: all that the first one has seen comes after now
-                reader.after = 0
 
-        while True:
-            try:
-                for event in reader.follow(gone):
-                    self.count(event)
-            except GcrError as error:
-                log.warning("no events: %s", error)
-            time.sleep(AGAIN_S)
+def _follow(*heard: Callable[[AnyEvent], object]) -> None:
+    reader = Reader(after=None)
+
+    def gone(error: Exception) -> None:
+        log.info("no events: %s", error)
+        if not reader.daemon:  # none has answered yet: all that the first one has seen comes after now
+            reader.after = 0
+
+    while True:
+        try:
+            for event in reader.follow(gone):
+                for hear in heard:
+                    hear(event)
+        except GcrError as error:
+            log.warning("no events: %s", error)
+        time.sleep(AGAIN_S)
 
 
 def _direction(event: AnyEvent) -> str:

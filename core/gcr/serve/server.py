@@ -17,13 +17,14 @@ from gcr.serve.config import ClientLimits, ServeConfig
 from gcr.serve.edge import Clients
 from gcr.serve.front import Front
 from gcr.serve.jobgauges import JobsNow, jobs_of_daemon
-from gcr.serve.jobmetrics import JobMetrics
+from gcr.serve.jobmetrics import JobMetrics, follow
 from gcr.serve.jobs import NodeJobs
 from gcr.serve.lane import Lane
 from gcr.serve.metrics import Metrics, Row
 from gcr.serve.pool import Pool
 from gcr.serve.proxy import Proxy
 from gcr.serve.schedule import Schedule
+from gcr.serve.status import Seen, Status, seen_by_daemon
 from gcr.serve.upstream import Jobs
 from gcr.serveerrors import BadServeConfig, PortInUse
 
@@ -38,7 +39,7 @@ LAST_WORDS_S = 1.0  # connections are closed so long after the last request had 
 class Server:
     """One running front. `async with` it: it listens within, and is closed with grace after."""
 
-    def __init__(self, config: ServeConfig, jobs: Jobs) -> None:
+    def __init__(self, config: ServeConfig, jobs: Jobs, ask: Callable[[], Seen] = seen_by_daemon) -> None:
         self._config = config
         self.metrics = Metrics()
         self.proxy = Proxy(keeps_authorization=config.token is None)
@@ -47,7 +48,8 @@ class Server:
         self.schedule = Schedule(times, time.time())
         self.lane = Lane(config, self.pool, self.metrics)
         self.metrics.watch(self._rows)
-        front = Front(config, self.pool, self.proxy, self.metrics)
+        self.status = Status(self._rows, ask)
+        front = Front(config, self.pool, self.proxy, self.metrics, self.status)
         web_server = web.Server(
             front.handle,
             handler_cancellation=True,  # a client that leaves: its request ends at once
@@ -118,7 +120,7 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
     server = Server(config, NodeJobs(config.models, options, config.parking))
     try:
-        JobMetrics(server.metrics.registry).follow()
+        follow(JobMetrics(server.metrics.registry).count, server.status.note)
         JobsNow(server.metrics.registry, jobs_of_daemon).follow()
         await server.listen(sock)
         told(url_of(sock))

@@ -6,6 +6,7 @@ https://chromedevtools.github.io/devtools-protocol
 import base64
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ FLAGS = (
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--no-first-run",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # the browser itself asks no server either
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # the browser itself asks no server either
     "--remote-debugging-pipe",
 )
 
@@ -83,7 +84,10 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def open(self, path: Path) -> None:
-        self.call("Page.navigate", url=path.as_uri())
+        self.visit(path.as_uri())
+
+    def visit(self, url: str) -> None:
+        self.call("Page.navigate", url=url)
         while self._next().get("method") != "Page.loadEventFired":
             pass
 
@@ -118,3 +122,14 @@ def opened(folder: Path) -> Iterator[Page]:
         finally:
             os.killpg(process.pid, signal.SIGKILL)  # before the pipes are closed: one of them is being read
             process.wait()
+
+
+def luminance(colour: str) -> float:
+    """Returns the relative luminance of a computed colour (WCAG 2.1)."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: float, other: float) -> float:
+    return (max(one, other) + 0.05) / (min(one, other) + 0.05)

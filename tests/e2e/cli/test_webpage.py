@@ -1,6 +1,5 @@
 """The page of `gcr inspect --html`, in a real browser: it asks for nothing else, and says what `--json` says."""
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,17 +120,7 @@ def test_on_any_screen(page: tuple[browser.Page, Path, dict[str, Any]], width: i
     assert tab.ask("document.scrollingElement.scrollWidth") <= width
     assert tab.ask(UNSEEN) == []
     assert tab.ask(OVERLAPS) == []
-    below, *others = [_luminance(colour) for colour in tab.ask(COLOURS)]
+    below, *others = [browser.luminance(colour) for colour in tab.ask(COLOURS)]
     cards, words = others[:4], others[4:]
     assert (below > 0.5) == (scheme == "light")
-    assert min(_contrast(word, ground) for word in words for ground in (below, *cards)) >= 4.5  # WCAG 2.1, AA
-
-
-def _luminance(colour: str) -> float:
-    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def _contrast(one: float, other: float) -> float:
-    return (max(one, other) + 0.05) / (min(one, other) + 0.05)
+    assert min(browser.contrast(word, ground) for word in words for ground in (below, *cards)) >= 4.5  # WCAG 2.1, AA

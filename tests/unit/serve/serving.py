@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import functools
 import io
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from gcr.errors import GcrError, NoSuchJob
 from gcr.serve.config import ModelConfig, ServeConfig, load
 from gcr.serve.server import Server, listening, url_of
+from gcr.serve.status import Seen
 from gcr.serve.upstream import Found, Moved
 
 PATIENCE = 30.0
@@ -218,8 +220,10 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def front(config: ServeConfig, jobs: FakeJobs) -> AsyncIterator[Client]:
-    server = Server(config, jobs)
+async def front(
+    config: ServeConfig, jobs: FakeJobs, ask: Callable[[], Seen] = lambda: Seen((), ())
+) -> AsyncIterator[Client]:
+    server = Server(config, jobs, ask)
     with listening(config.host, config.port) as sock:
         await server.listen(sock)
         async with aiohttp.ClientSession() as session:
@@ -235,3 +239,13 @@ async def front(config: ServeConfig, jobs: FakeJobs) -> AsyncIterator[Client]:
 def code_of(answer: tuple[int, Any]) -> tuple[int, str]:
     status, body = answer
     return status, body["error"]["code"]
+
+
+def served(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in a loop of its own."""
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(**fixtures), 60))
+
+    return run

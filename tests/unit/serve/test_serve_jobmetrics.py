@@ -131,6 +131,6 @@ def test_it_counts_from_now_on_and_all_of_the_daemons_that_come(
     monkeypatch.setattr(jobmetrics, "AGAIN_S", 0.0)
     registry = CollectorRegistry()
     with pytest.raises(SystemExit):
-        JobMetrics(registry)._follow()
+        jobmetrics._follow(JobMetrics(registry).count)
     assert daemon.asked == [after, 9, 9, 9]
     assert samples(registry)["gcr_job_swap_seconds_count", "checkpoint"] == 2

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from serving import Client, FakeJobs, code_of, config_of, front
+from serving import Client, FakeJobs, code_of, config_of, front, served
 
 from gcr.errors import CannotStart, CriuUnusable, DriverError, Lost, NoRoom
 from gcr.imageerrors import FilesChanged
@@ -12,16 +12,6 @@ from gcr.serve.model import Model
 from gcr.serve.schedule import Schedule
 
 TIGHT = {"total": 10, "sizes": {"a": 6, "b": 6}}  # one fits
-
-
-def served(test):
-    """Runs a test in a loop of its own."""
-
-    def run(tmp_path):
-        asyncio.run(asyncio.wait_for(test(tmp_path), 60))
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
 
 
 @served
