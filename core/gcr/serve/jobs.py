@@ -82,6 +82,11 @@ class NodeJobs:
             raise await self._call(lambda: _ended_early(model.name))
 
     async def restored(self, model: ModelConfig) -> Found | None:
+        end = time.monotonic() + END_S
+        while there := (await self.find()).get(model.name):
+            if _lives(there) or time.monotonic() > end:
+                return None  # `start` finds it
+            await asyncio.sleep(HEALTH_S)
         try:
             if not await self._call(lambda: origin.restored(model)):
                 return None
@@ -89,7 +94,8 @@ class NodeJobs:
                 return found
             raise await self._call(lambda: _ended_early(model.name))
         except GcrError:
-            if left := (await self.find()).get(model.name):  # it came back in part: suspended, for lack of room say
+            left = (await self.find()).get(model.name)
+            if left and left.parked:  # its processes came back and its memory did not, for lack of room say
                 await self.end(model.name, left)
             raise
 

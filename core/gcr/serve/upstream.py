@@ -43,7 +43,7 @@ class Jobs(Protocol):
         """Starts the job, and returns when its program runs."""
 
     async def restored(self, model: ModelConfig) -> Found | None:
-        """Brings the server back from its image, and returns once it runs. Returns None where there is no image.
+        """Brings the server back from its image, and returns once it runs. None: there is no image, or a job already.
 
         After an error nothing is left of it but the image; one that can no longer be restored is removed.
         """

@@ -1,12 +1,19 @@
-"""Parking by `gcr serve`: the memory stays on the device where that is wanted and possible."""
+"""Jobs of `gcr serve`: parking, where memory stays on the device if it can; and images, which end no other job."""
 
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gcr.errors import GcrError, UnsupportedState
-from gcr.serve.config import Parking
+from gcr import processes
+from gcr.errors import GcrError, NoRoom, UnsupportedState
+from gcr.serve import origin
+from gcr.serve.config import ModelConfig, Parking, load
 from gcr.serve.jobs import NodeJobs
+from gcr.serve.upstream import Found
 
 
 class Asked:
@@ -50,3 +57,58 @@ def test_another_failure_is_not_tried_again() -> None:
     with pytest.raises(GcrError):
         NodeJobs({})._parked(job)
     assert job.how == [{"resident": True}]
+
+
+class Seen(NodeJobs):
+    """Jobs that are found as `found` says, one answer after the other, the last again and again. `ended`: pids"""
+
+    def __init__(self, *found: Found | None) -> None:
+        super().__init__({})
+        self.answers, self.ended = [*found], list[int]()
+
+    async def find(self) -> Mapping[str, Found]:
+        found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return {"chat": found} if found else {}
+
+    async def end(self, name: str, job: Found) -> None:
+        self.ended.append(job.pid)
+
+
+def living(**how: Any) -> Found:
+    return Found(pid=os.getpid(), port=1, start=processes.start_time(os.getpid()), **how)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> ModelConfig:
+    (tmp_path / "gcr.toml").write_text('[models.chat]\ncommand = "serve {port}"\nimage = "1"\n')
+    return load(tmp_path / "gcr.toml").models["chat"]
+
+
+def test_a_job_that_is_there_is_left_to_the_start(model: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origin, "restored", lambda _model: pytest.fail("it was restored"))
+    for found in (living(), living(parked=True)):
+        assert asyncio.run(Seen(found).restored(model)) is None
+
+
+def test_a_job_that_is_ending_is_waited_for(model: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origin, "restored", lambda _model: True)
+    gone, back = Found(pid=1 << 22, port=1), living()
+    assert asyncio.run(Seen(gone, gone, None, back).restored(model)) == back
+
+
+@pytest.mark.parametrize(
+    ("left", "ended"),
+    [(None, []), (living(), []), (living(parked=True), [os.getpid()])],
+    ids=["none", "runs", "parked"],
+)
+def test_what_came_back_in_part_is_ended(
+    model: ModelConfig, monkeypatch: pytest.MonkeyPatch, left: Found | None, ended: list[int]
+) -> None:
+    def no_room(_model: ModelConfig) -> bool:
+        raise NoRoom("8 bytes short", missing=8)
+
+    monkeypatch.setattr(origin, "restored", no_room)
+    jobs = Seen(None, left)
+    with pytest.raises(NoRoom):
+        asyncio.run(jobs.restored(model))
+    assert jobs.ended == ended
