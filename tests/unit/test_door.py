@@ -4,8 +4,11 @@ import os
 import resource
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +18,7 @@ from gcr.config import Config
 from gcr.daemon import server as module
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
-from gcr.daemon.door import MOST_STRANGERS
+from gcr.daemon.door import MOST_STRANGERS, Door
 from gcr.daemon.jobs import Job, Jobs, Program
 from gcr.daemon.server import Server
 from gcr.engine.node import World
@@ -64,30 +67,58 @@ def served(channel: Channel) -> bool:
     return bool(channel.call(FrameType.HELLO, HELLO, timeout=10).payload)
 
 
-def test_one_connection_too_many_for_the_descriptors_is_refused(come: Callable[[], Channel]) -> None:
-    first = come()
-    assert served(first)
-    waiting = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    waiting.settimeout(10)
+@contextmanager
+def exhausted(spare: int = 0) -> Iterator[None]:
+    """Within the block this process gets `spare` descriptors and no more."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (max(int(each.name) for each in Path("/proc/self/fd").iterdir()), before[1])
-    )
+    most = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
     taken: list[int] = []
     try:
-        while True:
-            try:
-                taken.append(os.dup(waiting.fileno()))
-            except OSError:
-                break
-        waiting.connect(cast("Any", first)._sock.getpeername())
-        assert waiting.recv(1) == b""
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        for _ in range(spare):
+            os.close(taken.pop())
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         for fd in taken:
             os.close(fd)
-        waiting.close()
+
+
+def test_one_connection_too_many_for_the_descriptors_is_refused(come: Callable[[], Channel]) -> None:
+    first = come()
+    assert served(first)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as waiting:
+        waiting.settimeout(10)
+        with exhausted():
+            waiting.connect(cast("Any", first)._sock.getpeername())
+            assert waiting.recv(1) == b""
     assert served(come())
+
+
+def test_a_peer_that_comes_once_there_are_descriptors_again_is_served(tmp_path: Path) -> None:
+    came: SimpleQueue[socket.socket] = SimpleQueue()
+    visitor: Any = SimpleNamespace(is_stranger=False, greeted=True)
+
+    def serve(sock: socket.socket) -> Any:
+        came.put(sock)
+        return visitor
+
+    with listen(tmp_path / "s") as listener:
+        thread = threading.Thread(target=Door(serve).take, args=(listener,))
+        holes = [os.dup(0), os.dup(0)]  # so that one more descriptor is below the limit
+        os.close(holes.pop(0))
+        with exhausted(spare=1):  # for the reserve
+            thread.start()
+            time.sleep(0.2)
+        peer = connect(tmp_path / "s", 5)
+        thread.join(10)
+        assert not thread.is_alive()
+        came.get(timeout=1).close()
+        peer.close()
+        os.close(holes[0])
 
 
 def test_one_connection_too_many_for_the_threads_is_refused(

@@ -6,6 +6,7 @@ The daemon may be short of descriptors, threads or memory for a moment. A peer m
 import errno
 import logging
 import os
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -48,6 +49,7 @@ class Door(Struct):
         """Takes the next connection. Raises OSError if `listener` itself fails."""
         if self._reserve is None:
             self._reserve = _reserved()
+        _await_one(listener)  # where there is no descriptor accept() fails at once; a later peer may have one
         try:
             sock, _ = listener.accept()
         except OSError as error:
@@ -95,6 +97,20 @@ class Door(Struct):
         for visitor in ended:
             log.info("a connection said nothing for %g s", patience)
             visitor.end()
+
+
+def _await_one(listener: socket.socket) -> None:
+    """Waits until a connection may be accepted, or `listener` is shut down. Raises OSError."""
+    waiting = select.poll()
+    waiting.register(_open(listener), select.POLLIN)
+    waiting.poll()
+
+
+def _open(listener: socket.socket) -> int:
+    fd = listener.fileno()
+    if fd < 0:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return fd
 
 
 def _reserved() -> int | None:
