@@ -84,6 +84,8 @@ class Served:
             connection.request("POST", "/v1/completions", json.dumps({"model": model, "prompt": prompt, **more}))
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
+        except OSError as error:
+            raise AssertionError(f"{error!r}; gcr serve: {self.process.poll()}; {self.machine.logs()}") from error
         finally:
             connection.close()
 
