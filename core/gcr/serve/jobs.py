@@ -88,7 +88,7 @@ class NodeJobs:
                 return None  # `start` finds it
             await asyncio.sleep(HEALTH_S)
         try:
-            if not await self._call(lambda: origin.restored(model)):
+            if not await self._call(lambda: origin.restored(model, self._options)):
                 return None
             if found := (await self.find()).get(model.name):
                 return found
@@ -100,7 +100,7 @@ class NodeJobs:
             raise
 
     async def saved(self, model: ModelConfig) -> None:
-        await self._call(lambda: origin.saved(model))
+        await self._call(lambda: origin.saved(model, self._options))
 
     async def healthy(self, model: ModelConfig, job: Found) -> None:
         url, pause = f"http://{LOOPBACK}:{job.port}{model.beginning.health}", HEALTH_S

@@ -45,7 +45,7 @@ class Jobs(Protocol):
     async def restored(self, model: ModelConfig) -> Found | None:
         """Brings the server back from its image, and returns once it runs. None: there is no image, or a job already.
 
-        After an error nothing is left of it but the image; one that can no longer be restored is removed.
+        After an error what came back suspended is ended, and an image that no later try would restore is removed.
         """
 
     async def saved(self, model: ModelConfig) -> None:

@@ -2,14 +2,17 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gcr import processes
 from gcr.errors import GcrError, NoRoom, UnsupportedState
+from gcr.names import JOB_NAME
+from gcr.protocol.begun import Surroundings
 from gcr.serve import origin
 from gcr.serve.config import ModelConfig, Parking, load
 from gcr.serve.jobs import NodeJobs
@@ -85,13 +88,13 @@ def model(tmp_path: Path) -> ModelConfig:
 
 
 def test_a_job_that_is_there_is_left_to_the_start(model: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origin, "restored", lambda _model: pytest.fail("it was restored"))
+    monkeypatch.setattr(origin, "restored", lambda _model, _options: pytest.fail("it was restored"))
     for found in (living(), living(parked=True)):
         assert asyncio.run(Seen(found).restored(model)) is None
 
 
 def test_a_job_that_is_ending_is_waited_for(model: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origin, "restored", lambda _model: True)
+    monkeypatch.setattr(origin, "restored", lambda _model, _options: True)
     gone, back = Found(pid=1 << 22, port=1), living()
     assert asyncio.run(Seen(gone, gone, None, back).restored(model)) == back
 
@@ -104,7 +107,7 @@ def test_a_job_that_is_ending_is_waited_for(model: ModelConfig, monkeypatch: pyt
 def test_what_came_back_in_part_is_ended(
     model: ModelConfig, monkeypatch: pytest.MonkeyPatch, left: Found | None, ended: list[int]
 ) -> None:
-    def no_room(_model: ModelConfig) -> bool:
+    def no_room(_model: ModelConfig, _options: Sequence[str]) -> bool:
         raise NoRoom("8 bytes short", missing=8)
 
     monkeypatch.setattr(origin, "restored", no_room)
@@ -112,3 +115,19 @@ def test_what_came_back_in_part_is_ended(
     with pytest.raises(NoRoom):
         asyncio.run(jobs.restored(model))
     assert jobs.ended == ended
+
+
+def test_each_model_has_an_image_of_its_own_and_a_simulated_one_is_another(model: ModelConfig) -> None:
+    name = "a-long-name-of-a-model-of-"
+    configured = [
+        model,
+        *(replace(model, name=f"{name}{number}") for number in (1, 2)),
+        replace(model, command=("other", "{port}")),
+        replace(model, port=1),
+        replace(model, surroundings=Surroundings({"A": "1"})),
+        replace(model, surroundings=Surroundings(None, "/")),
+        replace(model, beginning=replace(model.beginning, image="2")),
+    ]
+    names = [origin.image_of(each, options) for each in configured for options in ((), ("--simulate", "nvidia"))]
+    assert len(set(names)) == len(names)
+    assert all(JOB_NAME.match(each) for each in names)
