@@ -138,6 +138,11 @@ class DoneEvent(CommandEvent, frozen=True, kw_only=True):
     bytes_per_s: float | None
     link_bytes_per_s: float | None
 
+    @property
+    def link_share(self) -> float | None:
+        """Returns the copy's rate, of the speed of its link; None where one of them is not known."""
+        return self.bytes_per_s / self.link_bytes_per_s if self.bytes_per_s and self.link_bytes_per_s else None
+
 
 class CheckpointDone(DoneEvent, frozen=True, kw_only=True):
     """A checkpoint is done. `strategy`: how device data left. `stop_s`: the program stood still.
@@ -179,7 +184,12 @@ class RestoreFailed(FailedEvent, frozen=True, kw_only=True):
     """A restore was not done."""
 
 
-CHECKPOINTS = (CheckpointBegun, CheckpointDone, CheckpointFailed)
+_CHECKPOINTS = (CheckpointBegun, CheckpointDone, CheckpointFailed)
+
+
+def command_of(event: CommandEvent) -> str:
+    """Returns `checkpoint` or `restore`: the command that an event is a part of."""
+    return "checkpoint" if isinstance(event, _CHECKPOINTS) else "restore"
 
 
 class ImageWritten(JobEvent, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ def _said(event: AnyEvent) -> str:
 
 
 def _of_command(event: jobevents.CommandEvent) -> str:
-    what = "checkpoint" if isinstance(event, jobevents.CHECKPOINTS) else "restore"
+    what = jobevents.command_of(event)
     match event:
         case jobevents.BegunEvent():
             return f"{what} begun{_image(event.image)}; asked by {event.by}"

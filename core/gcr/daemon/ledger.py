@@ -93,7 +93,7 @@ def _line(event: AnyEvent) -> str | None:
 
 
 def _of_command(event: jobevents.CommandEvent) -> str:
-    what = "checkpoint" if isinstance(event, jobevents.CHECKPOINTS) else "restore"
+    what = jobevents.command_of(event)
     match event:
         case jobevents.DoneEvent():
             done = f"{what} done, {event.state}: {event.bytes} bytes, {event.took_s:.3f} s"

@@ -53,9 +53,9 @@ class JobMetrics:
     def count(self, event: AnyEvent) -> None:
         match event:
             case DoneEvent():
-                self._done(_direction(event), event)
+                self._done(jobevents.command_of(event), event)
             case FailedEvent():
-                self._failures.labels(_direction(event), event.code).inc()
+                self._failures.labels(jobevents.command_of(event), event.code).inc()
             case jobevents.ImageWritten():
                 self._images.labels("written").inc()
             case jobevents.ImageFailed():
@@ -66,8 +66,8 @@ class JobMetrics:
     def _done(self, direction: str, event: DoneEvent) -> None:
         self._took.labels(direction).observe(event.took_s)
         self._bytes.labels(direction).inc(event.bytes)
-        if event.bytes_per_s and event.link_bytes_per_s:
-            self._share.labels(direction).observe(event.bytes_per_s / event.link_bytes_per_s)
+        if event.link_share is not None:
+            self._share.labels(direction).observe(event.link_share)
         for phase, seconds in _each(event):
             self._phases.labels(direction, phase).inc(seconds)
         if isinstance(event, CheckpointDone):
@@ -95,10 +95,6 @@ def _follow(*heard: Callable[[AnyEvent], object]) -> None:
         except GcrError as error:
             log.warning("no events: %s", error)
         time.sleep(AGAIN_S)
-
-
-def _direction(event: AnyEvent) -> str:
-    return "checkpoint" if isinstance(event, jobevents.CHECKPOINTS) else "restore"
 
 
 def _each(event: DoneEvent) -> Iterator[tuple[str, float]]:

@@ -1,7 +1,6 @@
 """The state of everything on one page: models, jobs, devices and the last swaps. Its JSON: docs/serve.md."""
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,8 +17,6 @@ from gcr.errors import GcrError
 from gcr.rendezvous.client import CONNECT_TIMEOUT, Client
 from gcr.serve.metrics import Row
 from gcr.version import __version__
-
-log = logging.getLogger(__name__)
 
 FRESH_S = 0.9  # a look at the jobs is not repeated within
 PATIENCE_S = 2.0  # what is not known by then is left out
@@ -139,15 +136,14 @@ def _device(device: DeviceInfo) -> Device:
 
 
 def _swap(event: DoneEvent | FailedEvent) -> Swap:
-    direction = "checkpoint" if isinstance(event, jobevents.CHECKPOINTS) else "restore"
+    direction = jobevents.command_of(event)
     if isinstance(event, FailedEvent):
         return Swap(time=event.time, job=event.job, direction=direction, took_s=event.took_s, error=event.code)
-    share = event.bytes_per_s / event.link_bytes_per_s if event.bytes_per_s and event.link_bytes_per_s else None
     return Swap(
         time=event.time,
         job=event.job,
         direction=direction,
         took_s=event.took_s,
         bytes=event.bytes,
-        link_share=share,
+        link_share=event.link_share,
     )
