@@ -6,8 +6,7 @@ import time
 import pytest
 from serving import Client, FakeJobs, code_of, config_of, front, served
 
-from gcr.errors import CannotStart, CriuUnusable, DriverError, Lost, NoRoom
-from gcr.imageerrors import FilesChanged
+from gcr.errors import CannotStart, DriverError, Lost, NoRoom
 from gcr.serve.model import Model
 from gcr.serve.schedule import Schedule
 
@@ -376,26 +375,3 @@ def test_the_pause_after_a_failure_doubles_up_to_a_minute_however_many_there_are
         model.failed(100.0, "it does not start")
         pauses.append(model.track.begins - 100.0)
     assert (pauses[:4], {*pauses[6:]}) == ([1, 2, 4, 8], {60})
-
-
-@served
-async def test_a_server_with_an_image_is_saved_before_its_first_request_and_comes_from_it_afterwards(tmp_path):
-    async with front(config_of(tmp_path, a='image = "1"'), FakeJobs()) as client:
-        assert (await client.ask("a"))[0] == 200
-        assert client.jobs.done == [("restored", "a"), ("start", "a"), ("healthy", "a"), ("saved", "a")]
-        del client.jobs.done[:]
-        await client.jobs.die("a")
-        await client.until(lambda: client.state("a") == "cold", "its death is noticed")
-        assert (await client.ask("a"))[1]["from"] == "a"
-        assert client.jobs.done == [("end", "a"), ("restored", "a"), ("healthy", "a")]
-
-
-@served
-async def test_an_image_that_fails_is_told_of_and_the_command_starts_the_server(tmp_path):
-    raises = {"restored": [FilesChanged("serve.py is another")], "saved": [CriuUnusable("no root")]}
-    async with front(config_of(tmp_path, a='image = "1"'), FakeJobs(raises=raises)) as client:
-        assert (await client.ask("a"))[0] == 200
-        assert client.jobs.done == [("restored", "a"), ("start", "a"), ("healthy", "a"), ("saved", "a")]
-        counted = (await client.get("/metrics"))[1]
-        for code in ("files_changed", "criu_unusable"):
-            assert f'gcr_serve_failures_total{{model="a",reason="{code}"}} 1.0' in counted
