@@ -1,4 +1,4 @@
-"""The look of gcr's pages: colours, light and dark, cards, and rows with a bar."""
+"""The style sheet that gcr's HTML pages share: light and dark colours, cards, and rows with a bar."""
 
 STYLE = """
 :root {

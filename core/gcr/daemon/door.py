@@ -102,11 +102,11 @@ class Door(Struct):
 def _await_one(listener: socket.socket) -> None:
     """Waits until a connection may be accepted, or `listener` is shut down. Raises OSError."""
     waiting = select.poll()
-    waiting.register(_open(listener), select.POLLIN)
+    waiting.register(_descriptor_of(listener), select.POLLIN)
     waiting.poll()
 
 
-def _open(listener: socket.socket) -> int:
+def _descriptor_of(listener: socket.socket) -> int:
     fd = listener.fileno()
     if fd < 0:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))

@@ -1,4 +1,7 @@
-"""The first steps of a server whose model has an image. A failure of the image is told of, and does not stop it."""
+"""Restores a model's server from its image, and writes that image.
+
+An error of the image is logged and counted; the model's command starts the server all the same.
+"""
 
 import logging
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The calls that a communication library's watchdog makes around its questions whether work is done. It reads and sets its
-// thread's current context and capture mode, and destroys events. The shim answers these calls while the job is suspended:
-// the watchdog ends a program whose driver does not answer in time.
+// Calls of a communication library's watchdog: it reads and sets its thread's current context and capture mode, and destroys
+// events. The watchdog ends a program if the driver does not answer in time, so the shim answers while the job is suspended.
 #include "core/array.h"
 #include "cuda/contexts.h"
 #include "cuda/driver.h"
