@@ -28,13 +28,6 @@ JOB = Job(
     job=HOSTILE, pid=7, state="suspended", simulated=True, bytes=3 * GIB, resident_bytes=GIB, devices=("nvidia:0",)
 )
 DEVICE = Device(label="nvidia:0", name="SIMULATED GPU", total_bytes=8 * GIB, used_bytes=2 * GIB, simulated=True)
-BACK = RestoreDone(
-    job="llm", transaction="1", by="", state="running", simulated=True, bytes=GIB, took_s=0.5, phases_s={}, copy_s=0.1,
-    bytes_per_s=40e9, link_bytes_per_s=50e9, cold=False, moved={},
-)  # fmt: skip
-NOT_OUT = CheckpointFailed(
-    job="llm", transaction="2", by="", code="deadline", exit=4, message="late", state="running", took_s=2.0
-)
 
 pytestmark = pytest.mark.skipif(browser.found() is None, reason="there is no Chromium")
 
@@ -52,6 +45,20 @@ COLOURS = """[getComputedStyle(document.body).backgroundColor,
   ...[...document.querySelectorAll("section")].map(it => getComputedStyle(it).backgroundColor),
   ...[...document.querySelectorAll("h1, th, td, .name, #about, .simulated, .state, .legend, #axis")].map(
     it => getComputedStyle(it).color)]"""
+
+
+def back() -> RestoreDone:
+    """Returns the end of a restore, now: the page shows the last ten minutes, and a whole test run takes longer."""
+    return RestoreDone(
+        job="llm", transaction="1", by="", state="running", simulated=True, bytes=GIB, took_s=0.5, phases_s={},
+        copy_s=0.1, bytes_per_s=40e9, link_bytes_per_s=50e9, cold=False, moved={},
+    )  # fmt: skip
+
+
+def not_out() -> CheckpointFailed:
+    return CheckpointFailed(
+        job="llm", transaction="2", by="", code="deadline", exit=4, message="late", state="running", took_s=2.0
+    )
 
 
 @dataclass
@@ -101,8 +108,8 @@ def shown(tmp_path: Path) -> Iterator[Shown]:
 
 def test_it_shows_the_status_live_and_asks_for_nothing_else(shown: Shown, tmp_path: Path) -> None:
     with shown.served(tmp_path):
-        shown.client.server.status.note(BACK)
-        shown.client.server.status.note(NOT_OUT)
+        shown.client.server.status.note(back())
+        shown.client.server.status.note(not_out())
         shown.tab.look(1280, "light")
         shown.tab.visit(f"{shown.url}/")
         shown.told("document.querySelectorAll('#swaps line').length", 2)
@@ -144,7 +151,7 @@ def test_it_asks_for_the_token_and_keeps_it_for_the_tab(shown: Shown, tmp_path: 
 def test_on_any_screen(shown: Shown, tmp_path: Path, scheme: str) -> None:
     """No text is cut off or hard to read, and no screen scrolls sideways."""
     with shown.served(tmp_path):
-        shown.client.server.status.note(NOT_OUT)
+        shown.client.server.status.note(not_out())
         for width in (320, 640, 1280):
             shown.tab.look(width, scheme)
             shown.tab.visit(f"{shown.url}/")
