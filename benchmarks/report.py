@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import report_images
+import report_judged
 import report_saves
-import report_sharing
 import report_whole
 from overhead import ENOUGH, Arm, estimates, pieces
 from slices import Estimate, log_ratio, parse
@@ -244,5 +244,5 @@ _SECTIONS: Sequence[Callable[[Pieces], Iterator[Line]]] = (
     report_images.lines,
     report_saves.lines,
     report_whole.lines,
-    report_sharing.lines,
+    report_judged.lines,
 )

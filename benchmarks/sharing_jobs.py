@@ -1,7 +1,7 @@
 """What gcr costs ranks that share device memory: rates of collectives and communicators, and swaps.
 
 Rates: pairs of a bare job and one under gcr, which take turns. Both have the settings of NCCL that `gcr run` makes.
-Swaps: a job with 16 GiB a rank; then three jobs that share no, some and all of their allocations, and take turns.
+Swaps: a job with 16 GiB a rank; then, in turns, three jobs of two ranks that share no, some and all allocations.
 """
 
 import json
@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ PREPARE_SECONDS = 20.0
 SWAP_GIB, CYCLES = 16.0, 6  # the first cycle is not counted
 SETTLE_SECONDS = 8.0  # for gcr to prepare
 OUT_S, IN_S, BEYOND_S = 1.0, 0.8, 0.2
+MANY_S, MANY_SHARE, MANY_BEYOND_S = 3.0, 0.8, 0.5  # of more than two devices
 ALL_HANDLES, SHARED = 800, (0, 200, 800)
 MOST_PER_HANDLE = 150e-6  # seconds
 Result = dict[str, Any]
@@ -43,12 +45,12 @@ Row = dict[str, Any]
 # ---- rates ------------------------------------------------------------------------------------------------------
 
 
-def rates(run_flags: Sequence[str] = (), pairs: int = PAIRS, size: int = GIB) -> Result:
+def rates(run_flags: Sequence[str] = (), pairs: int = PAIRS, size: int = GIB, ranks: int = 2) -> Result:
     """Samples of each pair and program, by what was done; the medians of all; and the goals."""
     start_daemon()
     with ExitStack() as stack:
         programs = [
-            {which: stack.enter_context(_started(which, number, run_flags)) for which in (BARE, OTHER)}
+            {which: stack.enter_context(_started(which, number, run_flags, ranks)) for which in (BARE, OTHER)}
             for number in range(pairs)
         ]
         for program in (each for pair in programs for each in pair.values()):
@@ -60,9 +62,9 @@ def rates(run_flags: Sequence[str] = (), pairs: int = PAIRS, size: int = GIB) ->
     return judged(found, size)
 
 
-def _started(which: str, number: int, run_flags: Sequence[str]) -> Program:
+def _started(which: str, number: int, run_flags: Sequence[str], ranks: int) -> Program:
     job = f"rates-{number}" if which == OTHER else None
-    return Program(RANKS, job, SETTINGS, run_flags, wait=False)
+    return Program([*RANKS, "--ranks", str(ranks)], job, SETTINGS, run_flags, wait=False)
 
 
 def _settle() -> None:
@@ -150,14 +152,21 @@ def goal(what: str, value: float, wanted: str, met: bool) -> Row:
 # ---- swaps ------------------------------------------------------------------------------------------------------
 
 
-def filled(run_flags: Sequence[str] = (), gib: float = SWAP_GIB, cycles: int = CYCLES) -> Result:
-    """Swaps ranks that each hold so much, while they do all_reduces."""
-    return with_goals(_swaps_of_filled(run_flags, gib, cycles), _of_filled)
+def filled(
+    run_flags: Sequence[str] = (), gib: float = SWAP_GIB, cycles: int = CYCLES, ranks: int = 2, bound: Row | None = None
+) -> Result:
+    """Swaps ranks that each hold so much, while they do all_reduces.
+
+    bound: what `link.at_once` measured; then the goals are those of many devices
+    """
+    goals = _of_filled if bound is None else partial(_of_many, bound)
+    return {**with_goals(_swaps_of_filled(run_flags, gib, cycles, ranks), goals), "links": bound}
 
 
-def _swaps_of_filled(run_flags: Sequence[str], gib: float, cycles: int) -> Iterator[Row]:
+def _swaps_of_filled(run_flags: Sequence[str], gib: float, cycles: int, ranks: int) -> Iterator[Row]:
     start_daemon()
-    with Program([*RANKS, "--busy", "--gib", str(gib)], "filled", SETTINGS, run_flags) as program:
+    command = [*RANKS, "--busy", "--gib", str(gib), "--ranks", str(ranks)]
+    with Program(command, "filled", SETTINGS, run_flags) as program:
         time.sleep(SETTLE_SECONDS)
         before = program.ask("digest")
         for number in range(cycles):
@@ -237,6 +246,20 @@ def _of_filled(rows: Sequence[Row]) -> Iterator[Row]:
     ):
         most = max(found[copy], least) + BEYOND_S
         yield goal(f"{what}: seconds", found[name], f"<= {most:.3f}", found[name] <= most)
+
+
+def _of_many(bound: Row, rows: Sequence[Row]) -> Iterator[Row]:
+    """The devices share the host's memory: a swap may take as long as copies at 0.8 of its rate."""
+    found = medians_of(rows)
+    for what, name, copy, link in (
+        ("out", "out_vram_free_s", "out_drain_s", "device_to_host_bytes_per_s"),
+        ("in", "in_total_s", "in_refill_s", "host_to_device_bytes_per_s"),
+    ):
+        took, beyond = found[name], found[name] - found[copy]
+        share = rows[0]["out_bytes"] / found[copy] / bound[link]
+        what_of = f"{what}: seconds, copied at {share:.3f} of the rate of plain copies at once"
+        yield goal(what_of, took, f"<= {MANY_S}, or a rate of {MANY_SHARE}", took <= MANY_S or share >= MANY_SHARE)
+        yield goal(f"{what}: seconds beyond the copy", beyond, f"<= {MANY_BEYOND_S}", beyond <= MANY_BEYOND_S)
 
 
 def _of_handles(rows: Sequence[Row]) -> Iterator[Row]:

@@ -22,6 +22,7 @@ import overhead  # noqa: E402
 import report  # noqa: E402
 import resident  # noqa: E402
 import saves  # noqa: E402
+import serve_swaps  # noqa: E402
 import standstill  # noqa: E402
 import swaps  # noqa: E402
 import testbed  # noqa: E402
@@ -69,6 +70,9 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         "image-standstill": lambda: standstill.measure(gib),
         "resident-8": lambda: resident.measure(images.program(8)),
         "resident-32": lambda: resident.measure(images.program(32)),
+        "serve-room": lambda: serve_swaps.of_gcr(gib, resident=False),
+        "serve-there": lambda: serve_swaps.of_gcr(gib, resident=True),
+        "serve-others": lambda: serve_swaps.of_others(gib),
         "saves": lambda: saves.blocked(gib),
         "saves-every": saves.every,
         "saves-trained": lambda: saves.trained(gib),

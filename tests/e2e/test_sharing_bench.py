@@ -1,6 +1,8 @@
-"""The benchmarks of ranks that share device memory, rehearsed on two simulated devices."""
+"""The benchmarks of several devices, rehearsed on simulated ones."""
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +15,19 @@ from p2p import KERNELS, PROGRAM
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "gpu")]
 
+import all_devices  # noqa: E402
 import device_ranks  # noqa: E402
-import report_sharing  # noqa: E402
+import images  # noqa: E402
+import report_judged  # noqa: E402
 import sharing_jobs  # noqa: E402
 from held import World  # noqa: E402
+from link import DOWN, UP  # noqa: E402
 
 from gcr.testing.machine import SimulatedMachine  # noqa: E402
 
 RANKS = [sys.executable, PROGRAM, "--hold", "--kernels", KERNELS, "--ranks", "2"]
+MIB, GRANULE = 1 << 20, 2 << 20  # a device gives whole granules
+LINKS = {f"{way}_bytes_per_s": 1e9 for way in (DOWN, UP)}
 pytestmark = pytest.mark.slow
 
 
@@ -30,6 +37,19 @@ def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simul
     machine = SimulatedMachine(tmp_path, "nvidia", devices=2)
     for name, value in machine.env.items():
         monkeypatch.setenv(name, value)
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
+def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedMachine]:
+    (tmp_path / "run").mkdir(mode=0o700)
+    machine = SimulatedMachine(tmp_path, "nvidia", devices=3)
+    for name, value in {**machine.bare_env(), **machine.env}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(all_devices, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(all_devices.devices, "bytes_of", lambda _pid: {})
+    monkeypatch.setattr(all_devices.devices, "present", list)
     yield machine
     machine.close()
 
@@ -56,7 +76,7 @@ def test_rates(simulated: SimulatedMachine) -> None:
     for samples in (pair[which] for pair in found["samples"] for which in ("bare", "other")):
         assert {name: len(samples[name]) for name in counts} == counts
     assert len(found["goals"]) == 7
-    assert len([*report_sharing.lines({"sharing-rates": found})]) == 7
+    assert len([*report_judged.lines({"sharing-rates": found})]) == 7
 
 
 @pytest.mark.usefixtures("torch")
@@ -109,3 +129,53 @@ def test_exchanges_and_failures_at_each_step(world: World) -> None:
     found = device_ranks.moves(RANKS, world, rounds=1)
     assert found["ok"], found
     assert len(found["cases"]) == 2 + 8 + 4
+
+
+def test_moves_over_three_devices(three: SimulatedMachine) -> None:
+    found = device_ranks.moves([*RANKS[:-1], "3"], World(three.world, three.bare_env(), lambda _pid: 0), rounds=1)
+    assert found["ok"], found
+    assert len(found["cases"]) == 3 + 8 + 4
+
+
+@pytest.mark.usefixtures("torch")
+def test_goals_of_busy_ranks_on_many_devices(simulated: SimulatedMachine) -> None:
+    found = sharing_jobs.filled(simulated.world, gib=0, cycles=2, bound=LINKS)
+    assert all(row["bytes_right"] and row["processes"] == 2 for row in found["rows"])
+    assert len(found["goals"]) == 6 and found["links"] == LINKS
+
+
+def test_links_at_once(three: SimulatedMachine) -> None:
+    words = [sys.executable, str(ROOT / "benchmarks" / "link.py"), str(1 << 20), "3"]
+    done = subprocess.run(words, env=three.bare_env(), capture_output=True, text=True, timeout=60, check=True)
+    found = json.loads(done.stdout)
+    assert (found["devices"], len(found["alone"])) == (3, 3)
+    assert all(each[f"{way}_bytes_per_s"] > 0 for each in (found, *found["alone"]) for way in (DOWN, UP))
+
+
+def test_a_job_on_each_device(three: SimulatedMachine) -> None:
+    command = images.program(MIB / images.GIB, "--plain")
+    found = all_devices.judged(all_devices.jobs_of([command] * 3, 2, three.world), LINKS)
+    assert [(row["way"], len(row["out"]), row["bytes_right"]) for row in found["rows"]] == [
+        ("alone", 1, True), ("together", 3, True),
+    ] * 2  # fmt: skip
+    assert all(job["bytes"] == GRANULE for row in found["rows"] for way in ("out", "in") for job in row[way])
+    assert len([*report_judged.lines({"all-jobs": found})]) == 7
+
+
+def test_one_process_on_all_devices(three: SimulatedMachine) -> None:
+    both = [sys.executable, str(VICTIMS / "peers_victim.py"), "--interactive", "--mib", "2"]
+    command = images.program(MIB / images.GIB, "--plain")
+    found = all_devices.judged(all_devices.process_of([command, both], 2, three.world), LINKS)
+    assert [(row["way"], row["bytes_right"]) for row in found["rows"]] == [("alone", True), ("together", True)] * 2
+    assert found["rows"][1]["out"][0]["bytes"] > MIB
+
+
+def test_what_goals_of_all_devices_say_no_to(three: SimulatedMachine) -> None:
+    job = dict.fromkeys((*all_devices.CHECKPOINT, *all_devices.RESTORE), 1.0)
+    row = {"out": [job], "in": [job], "out_s": 1.0, "in_s": 1.0, "left_bytes": [0], "bytes_right": True}
+    rows = [{**row, "way": way, "cycle": cycle} for cycle in range(2) for way in ("alone", "together")]
+    slow = {**job, "drain_s": 4.0, "refill_s": 4.0, "control_s": 2.0, "stop_s": 2.0}
+    late = {**rows[-1], "out": [job, slow], "in": [slow, job], "left_bytes": [0, 1], "bytes_right": False}
+    bound = {f"{way}_bytes_per_s": 1.0 for way in (DOWN, UP)}
+    assert all(goal["met"] for goal in all_devices.judged(iter(rows), bound)["goals"])
+    assert not any(goal["met"] for goal in all_devices.judged(iter([*rows[:-1], late]), bound)["goals"])

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFORMANCE = ROOT / "tests" / "contract" / "conformance"
 sys.path[:0] = [str(ROOT / "benchmarks"), str(CONFORMANCE)]
 
+import all_devices  # noqa: E402
 import answers  # noqa: E402
 import device_facts  # noqa: E402
 import device_pair  # noqa: E402
@@ -28,6 +29,7 @@ import images  # noqa: E402
 import judging  # noqa: E402
 import overhead  # noqa: E402
 import report  # noqa: E402
+import serve_swaps  # noqa: E402
 import sharing_jobs  # noqa: E402
 import soak  # noqa: E402
 import swap  # noqa: E402
@@ -42,6 +44,7 @@ from gcr_nvidia import devices  # noqa: E402
 
 BUDGET_SECONDS = 400.0
 PROGRAM_SECONDS = 150.0
+SERVE_SWAPS = 1000
 TESTS_AT_ONCE = "6"  # what is slow about them is starting
 Result = dict[str, Any]
 
@@ -172,6 +175,29 @@ def image_bursts() -> Result:
         return {"ok": True, **bursts.measure(Path(folder), 3 << 29, 200)}
 
 
+def count() -> int:
+    return len(devices.handles())
+
+
+def gib_of_each(usual: float) -> float:
+    """Returns how much is swapped on each device."""
+    return float(os.environ.get("GCR_DEVICE_GIB", usual))
+
+
+def sharing_swap() -> Result:
+    """Swaps a rank on each device."""
+    bound = all_devices.links_at_once() if count() > 2 else None
+    return sharing_jobs.filled(gib=gib_of_each(sharing_jobs.SWAP_GIB), ranks=count(), bound=bound)
+
+
+def serve_load() -> Result:
+    """Goes on where an earlier call stopped: so many swaps take longer than one call may."""
+    path = Path(sys.argv[1]) / "serve-load.json"
+    earlier = json.loads(path.read_text())["result"]["runs"] if path.exists() else []
+    run = serve_swaps.load(serve_swaps.Server(serve_swaps.LOAD_GIB))
+    return serve_swaps.judged_load([*earlier, run], SERVE_SWAPS)
+
+
 def warmed(measure: Callable[[], Result]) -> Result:
     _warm_host_memory()
     return measure()
@@ -197,12 +223,15 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "two-devices": device_pair.check,
     "two-driver": device_pair.ask_driver,
     "whole-two": device_pair.stopped,
-    "sharing-rates": sharing_jobs.rates,
-    "sharing-swap": lambda: warmed(sharing_jobs.filled),
+    "sharing-rates": lambda: sharing_jobs.rates(ranks=count()),
+    "sharing-swap": lambda: warmed(sharing_swap),
     "sharing-handles": lambda: warmed(sharing_jobs.handles),
-    "sharing-standstill": device_ranks.standstills_of_all,
-    "sharing-heartbeat": device_ranks.heartbeat,
-    "sharing-devices": device_ranks.moves,
+    "sharing-standstill": lambda: device_ranks.standstills_of_all(count()),
+    "sharing-heartbeat": lambda: device_ranks.heartbeat(device_ranks.ddp(count())),
+    "sharing-devices": lambda: device_ranks.moves(device_ranks.ddp(count())),
+    "all-jobs": lambda: warmed(lambda: all_devices.jobs(gib_of_each(all_devices.GIB))),
+    "serve-load": lambda: warmed(serve_load),
+    "all-process": lambda: warmed(lambda: all_devices.process(gib_of_each(all_devices.GIB))),
     "soak": soak.piece,
     "endings": endings.piece,
 }

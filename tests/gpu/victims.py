@@ -132,6 +132,14 @@ OTHER_SHARING = (
         swaps=SHARED,
     ),
 )
+ON_ALL = tuple(
+    Victim(f"all-{kind}", what, f"distributed_victim.py --kind {kind} --ranks 0", "torch", devices=3, swaps=SHARED)
+    for kind, what in (
+        ("ddp", "PyTorch, DDP, a rank on each device"),
+        ("fsdp", "PyTorch, FSDP2, a rank on each device"),
+        ("tensor", "PyTorch, tensor-parallel ranks, one on each device, all-reduces in a captured graph"),
+    )
+)
 NCCL = (
     Victim(
         "ddp-shm",
@@ -158,6 +166,7 @@ PIECES: dict[str, Sequence[Victim]] = {
     "shared-training": TRAINING,
     "shared-graphs": GRAPHS,
     "shared-others": OTHER_SHARING,
+    "all-ranks": ON_ALL,
     "nccl": NCCL,
     "nccl-sockets": SOCKETS,
 }

@@ -3,7 +3,8 @@
 --kind: `ddp`, data parallel training; `fsdp`, training with FSDP2's sharded parameters; `pipeline`, training in stages;
 `tensor`, inference by a captured graph with an all-reduce in each layer; `symmetric`, kernels on symmetric memory.
 --transport: `p2p`, NCCL's choice between these GPUs; `shm`, host memory that the ranks share; `sockets`.
---ranks: how many. --gib: what each rank holds besides. --device cpu: by gloo, to try this program without a GPU.
+--ranks: how many; 0: one for each device. --gib: what each rank holds besides.
+--device cpu: by gloo, to try this program without a GPU.
 """
 
 import argparse
@@ -194,12 +195,18 @@ def arguments() -> argparse.Namespace:
     return made.parse_args()
 
 
+def devices() -> int:
+    import torch
+
+    return torch.cuda.device_count()  # asks NVML, so the parent still uses no device
+
+
 def main() -> None:
     options = arguments()
     os.environ.update(TRANSPORTS[options.transport])
     for name, value in NO_MULTICAST.items():
         os.environ.setdefault(name, value)
-    perform(options, Ranks(options.ranks, KINDS[options.kind], options.device, options.gib))
+    perform(options, Ranks(options.ranks or devices(), KINDS[options.kind], options.device, options.gib))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 Interactive only: prints `ready`, answers each line with the checksums of all buffers and the allocation's size.
 Each answer also adds one to every word and takes it away again, so that writing works too.
+With --devices each of the first so many holds as much, and each answer has the checksum of one buffer of each device,
+as another one reads it by peer access.
 """
 
 import argparse
 import os
+from collections.abc import Callable
+from typing import Any
 
 from dialogue import serve
 
@@ -17,6 +21,7 @@ ROWS = 64
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=float, default=1.0)
+    parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--buffers", type=int, default=0, help="0: one for each 512 MiB")
     parser.add_argument("--pinned-gib", type=float, default=0.0, help="of pinned host memory")
     parser.add_argument("--interactive", action="store_true", help="always so; accepted for uniformity")
@@ -66,14 +71,41 @@ class Fill:
         return f"bytes {sum(buffer.numel() * 4 for buffer in self.buffers)} checksum {total:016x}{pinned}"
 
 
+class Fills:
+    """One for each device."""
+
+    def __init__(self, devices: int, sizes: tuple[int, int, int]) -> None:
+        import torch
+
+        self.torch = torch
+        self.fills = [self._on(number, lambda: Fill(*sizes)) for number in range(devices)]
+        self.across()  # peer access is there from the start
+
+    def _on(self, number: int, act: Callable[[], Any]) -> Any:
+        with self.torch.cuda.device(number):
+            return act()
+
+    def across(self) -> str:
+        """Each device sums up the first buffer of the next one."""
+        sums = []
+        for number, mine in enumerate(self.fills):
+            theirs = self.fills[(number + 1) % len(self.fills)].buffers[0]
+            sums.append(self._on(number, lambda: mine.checksum(theirs.to(f"cuda:{number}"))))  # noqa: B023
+        return " ".join(f"{each:016x}" for each in sums)
+
+    def answer(self) -> str:
+        own = [self._on(number, fill.answer) for number, fill in enumerate(self.fills)]
+        return " ".join([*own, "across", self.across()])
+
+
 def main() -> None:
     options = arguments()
     settings = {"expandable": "expandable_segments:True", "async": "backend:cudaMallocAsync"}
     if options.allocator in settings:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = settings[options.allocator]
     buffers = options.buffers or max(1, round(options.gib * 2))
-    fill = Fill(int(options.gib * GIB), buffers, int(options.pinned_gib * GIB))
-    serve(fill.answer)
+    sizes = int(options.gib * GIB), buffers, int(options.pinned_gib * GIB)
+    serve(Fill(*sizes).answer if options.devices == 1 else Fills(options.devices, sizes).answer)
 
 
 if __name__ == "__main__":

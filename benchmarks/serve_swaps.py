@@ -1,0 +1,387 @@
+"""Two models of which one is on the device at a time: how much longer a request waits for its first token.
+
+Ways: by `gcr serve`, where room must be made for the model that is asked for (`room`), and where that model was parked
+when it had nothing to do, and its memory is on the device still (`there`); by servers that sleep and wake by
+torch_memory_saver (`saver`); by ending one and starting the other (`reload`). A request's added time is its time to the
+first byte, less the median of the same request to a model that is there. Each answer must be that of the first time.
+
+`load`: many clients of both models, while they are swapped.
+"""
+
+import http.client
+import importlib.util
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from overhead import start_daemon
+from program import GCR
+from sharing_jobs import goal
+from stats import median
+
+from gcr_nvidia import devices
+
+HERE = Path(__file__).resolve().parent
+MODELS = {"one": 11, "two": 13}  # seeds
+GIB, TOKENS = 16.0, 4
+TURNS, SLEEPS, RELOADS, BASE = 100, 20, 3, 15
+SETTLE_SECONDS = 15.0  # for gcr to prepare
+START_SECONDS, ANSWER_SECONDS, END_SECONDS = 150.0, 120.0, 30.0
+LOAD_GIB, CLIENTS, LOAD_SWAPS, LOAD_SECONDS = 1.0, 50, 500, 300.0
+LOOK_SECONDS = 0.5
+MORE_BYTES, MORE_FDS = 64 << 20, 32  # that a process may have grown by under load, from a tenth of it on
+ROOM_S, ROOM_LAST_S, THERE_S = 1.0, 1.5, 0.3
+FILE = """
+[serve]
+port = 0
+hold = "50ms"
+"""
+IDLE = "300ms"
+PARKED_SECONDS = 30.0
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Server:
+    """Words of the command of a model's server, but for its name and port. `more`: for a rehearsal."""
+
+    gib: float
+    more: Sequence[str] = ()
+
+    def command(self, model: str, port: str, *flags: str) -> list[str]:
+        program = [sys.executable, str(HERE / "model_server.py"), "--port", port, "--gib", str(self.gib)]
+        return [*program, "--seed", str(MODELS[model]), *self.more, *flags]
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    text: str
+    first_s: float  # until the first byte of the body
+    whole_s: float
+
+
+def ask(port: int, model: str, prompt: str = "hello", tokens: int = TOKENS) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
+    began = time.perf_counter()
+    try:
+        connection.request("POST", "/v1/completions", json.dumps({"model": model, "prompt": prompt, "tokens": tokens}))
+        answer = connection.getresponse()
+        first = answer.read(1)
+        first_s = time.perf_counter() - began
+        text = (first + answer.read()).decode()
+        return Answer(answer.status, text, first_s, time.perf_counter() - began)
+    finally:
+        connection.close()
+
+
+# ---- by gcr serve -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def served(server: Server, resident: bool, flags: Sequence[str] = ()) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """Yields the port of a `gcr serve` with both models, and its process.
+
+    resident: each is parked when it is idle, and its memory stays; else there is room for one of them at a time
+    """
+    start_daemon()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "gcr.toml"
+        file.write_text("\n".join(_file(server, resident)))
+        words = [*GCR, "serve", *flags, "--json", str(file)]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout
+            said = json.loads(process.stdout.readline() or "{}")
+            if not said.get("ok"):
+                raise SystemExit(f"benchmark: gcr serve: {said}")
+            yield int(said["url"].rpartition(":")[2]), process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=END_SECONDS)
+            end_jobs()
+
+
+def _file(server: Server, resident: bool) -> Iterator[str]:
+    yield FILE
+    if not resident:
+        yield f"resident = false\nmemory = {int(1.7 * server.gib * (1 << 30)) + (1 << 20)}"
+    for model in MODELS:
+        yield f"[models.{model}]\ncommand = {json.dumps(server.command(model, '{port}'))}"
+        if resident:
+            yield f'idle = "{IDLE}"'
+
+
+def end_jobs() -> None:
+    for job in _jobs().values():
+        subprocess.run(["kill", "-9", str(job["pid"])], check=False)
+
+
+def _jobs() -> Mapping[str, Row]:
+    done = subprocess.run([*GCR, "ps", "--json"], capture_output=True, text=True, timeout=60, check=True)
+    return {job["job"]: job for job in json.loads(done.stdout)["jobs"] if job["pid"]}
+
+
+def by_gcr(server: Server, resident: bool, turns: int = TURNS, flags: Sequence[str] = ()) -> Iterator[Row]:
+    """Yields the result so far, again and again."""
+    with served(server, resident, flags) as (port, _):
+        wanted = {model: ask(port, model).text for model in MODELS}
+        time.sleep(SETTLE_SECONDS)
+        found: Row = {"gib": server.gib, "resident": resident, "base": {}, "turns": []}
+        for model in MODELS:
+            ask(port, model)
+            found["base"][model] = [ask(port, model).first_s for _ in range(BASE)]
+        pids = {name: int(job["pid"]) for name, job in _jobs().items()}
+        for number in range(turns):
+            model = list(MODELS)[number % 2]
+            if resident:
+                await_parked(port, model)
+            answer = ask(port, model)
+            left = sum(devices.bytes_of(pids[_other(model)]).values())
+            found["turns"].append(_turn(answer, model, wanted, found["base"]) | {"left_bytes": left})
+            yield found
+
+
+def await_parked(port: int, model: str) -> None:
+    give_up = time.monotonic() + PARKED_SECONDS
+    while json.loads(_do(port, "/health", "GET"))["models"][model] != "parked":
+        if time.monotonic() > give_up:
+            raise SystemExit(f"benchmark: {model} was not parked")
+        time.sleep(0.02)
+
+
+def _other(model: str) -> str:
+    return next(each for each in MODELS if each != model)
+
+
+def _turn(answer: Answer, model: str, wanted: Mapping[str, str], base: Mapping[str, Sequence[float]]) -> Row:
+    right = answer.status == 200 and answer.text == wanted[model]
+    added = answer.first_s - median(base[model])
+    return {"model": model, "first_s": answer.first_s, "added_s": added, "whole_s": answer.whole_s, "right": right}
+
+
+# ---- by others --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def bare(server: Server, model: str, *flags: str) -> Iterator[int]:
+    """Yields the port of a healthy server without gcr."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    process = subprocess.Popen(server.command(model, str(port), *flags), start_new_session=True)
+    try:
+        await_healthy(port)
+        yield port
+    finally:
+        subprocess.run(["pkill", "-9", "-s", str(process.pid)], check=False)
+        process.wait(END_SECONDS)
+
+
+def await_healthy(port: int) -> None:
+    give_up = time.monotonic() + START_SECONDS
+    while time.monotonic() < give_up:
+        try:
+            _do(port, "/health", "GET")
+            return
+        except OSError:
+            time.sleep(0.01)
+    raise SystemExit("benchmark: a server did not become healthy")
+
+
+def _do(port: int, path: str, method: str = "POST") -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
+    try:
+        connection.request(method, path, b"")
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+def by_saver(server: Server, turns: int = SLEEPS) -> Iterator[Row]:
+    """One server sleeps, the other one wakes, and is asked."""
+    found: Row = {"gib": server.gib, "base": {}, "turns": []}
+    with ExitStack() as stack:
+        ports, wanted = {}, {}
+        for model in MODELS:
+            ports[model] = stack.enter_context(bare(server, model, "--saver"))
+            wanted[model] = ask(ports[model], model).text
+            found["base"][model] = [ask(ports[model], model).first_s for _ in range(BASE)]
+            _do(ports[model], "/sleep")
+        there = next(iter(MODELS))
+        _do(ports[there], "/wake")
+        for _ in range(turns):
+            began, there, gone = time.perf_counter(), _other(there), there
+            _do(ports[gone], "/sleep")
+            _do(ports[there], "/wake")
+            before = time.perf_counter() - began
+            found["turns"].append(_later(before, _turn(ask(ports[there], there), there, wanted, found["base"])))
+            yield found
+
+
+def by_reload(server: Server, turns: int = RELOADS) -> Iterator[Row]:
+    """One server ends, the other one starts, and is asked. Its weights are made on the device, not read from a disk."""
+    found: Row = {"gib": server.gib, "base": {}, "turns": []}
+    wanted = {}
+    for model in MODELS:
+        with bare(server, model) as port:
+            wanted[model] = ask(port, model).text
+            found["base"][model] = [ask(port, model).first_s for _ in range(BASE)]
+    for number in range(turns):
+        model, began = list(MODELS)[number % 2], time.perf_counter()
+        with bare(server, model) as port:
+            before = time.perf_counter() - began
+            found["turns"].append(_later(before, _turn(ask(port, model), model, wanted, found["base"])))
+        yield found
+
+
+def _later(before: float, turn: Row) -> Row:
+    return {**turn, **{name: turn[name] + before for name in ("first_s", "added_s", "whole_s")}}
+
+
+# ---- judged -----------------------------------------------------------------------------------------------------
+
+
+def judged(found: Row) -> Row:
+    """Adds percentiles and goals to a result of `by_gcr`."""
+    added = sorted(turn["added_s"] for turn in found["turns"])
+    last = added[min(len(added) - 1, round(0.99 * len(added)))]
+    facts = {"added_p50_s": median(added), "added_p99_s": last}
+    wrong, left = sum(not turn["right"] for turn in found["turns"]), max(turn["left_bytes"] for turn in found["turns"])
+    goals = [goal("answers that are wrong", wrong, "0", not wrong)]
+    most = THERE_S if found["resident"] else ROOM_S
+    goals.append(goal("added to the first byte, median", median(added), f"<= {most} s", median(added) <= most))
+    if not found["resident"]:
+        goals.append(goal("added to the first byte, 99 of 100", last, f"<= {ROOM_LAST_S} s", last <= ROOM_LAST_S))
+        goals.append(goal("device memory of the parked process", left, "0", not left))
+    return {**found, **facts, "goals": goals, "ok": all(each["met"] for each in goals)}
+
+
+def of_gcr(gib: float, resident: bool) -> Iterator[Row]:
+    return map(judged, by_gcr(Server(gib), resident))
+
+
+def of_others(gib: float) -> Iterator[Row]:
+    """Yields what is known so far. Without torch_memory_saver there is no `saver`."""
+    known: Row = {}
+    ways = {"saver": by_saver} if importlib.util.find_spec("torch_memory_saver") else {}
+    for name, way in {**ways, "reload": by_reload}.items():
+        for found in way(Server(gib)):
+            known[name] = {**found, "added_p50_s": median([turn["added_s"] for turn in found["turns"]])}
+            yield known
+
+
+# ---- load -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Load:
+    """Clients that ask until they are told to end."""
+
+    port: int
+    wanted: Mapping[str, str]
+    over: threading.Event = field(default_factory=threading.Event)
+    answers: int = 0
+    wrong: list[str] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def client(self, number: int) -> None:
+        chance = random.Random(number)
+        while not self.over.is_set():
+            model = chance.choice(list(MODELS))
+            try:
+                answer = ask(self.port, model)
+                right = (answer.status, answer.text) == (200, self.wanted[model])
+                bad, took = "" if right else f"{answer.status} {answer.text[:200]}", answer.first_s
+            except (OSError, http.client.HTTPException) as error:
+                bad, took = repr(error), 0.0
+            with self._lock:
+                self.answers += 1
+                self.waits.append(took)
+                self.wrong += [f"{model}: {bad}"] if bad else []
+
+
+def load(
+    server: Server,
+    swaps: int = LOAD_SWAPS,
+    seconds: float = LOAD_SECONDS,
+    clients: int = CLIENTS,
+    flags: Sequence[str] = (),
+) -> Row:
+    """Asks both models at once until there were so many parks, or for so long."""
+    with served(server, False, flags) as (port, process):
+        made = Load(port, {model: ask(port, model).text for model in MODELS})
+        began, first = time.monotonic(), parks(port)
+        with ThreadPoolExecutor(clients) as pool:
+            asking = [pool.submit(made.client, number) for number in range(clients)]
+            early: Mapping[str, tuple[int, int]] = {}
+            while (done := parks(port) - first) < swaps and time.monotonic() - began < seconds:
+                if not early and done >= swaps / 10:
+                    early = sizes(process.pid)
+                time.sleep(LOOK_SECONDS)
+            late = sizes(process.pid)
+            made.over.set()
+            for each in asking:
+                each.result()
+        took = time.monotonic() - began
+        done = parks(port) - first
+    grown = {name: [late[name][0] - early[name][0], late[name][1] - early[name][1]] for name in late if name in early}
+    waits = sorted(made.waits)
+    return {
+        "gib": server.gib,
+        "clients": clients,
+        "seconds": took,
+        "swaps": done,
+        "answers": made.answers,
+        "wrong": made.wrong[:20],
+        "wrong_count": len(made.wrong),
+        "wait_p50_s": median(waits),
+        "wait_p99_s": waits[min(len(waits) - 1, round(0.99 * len(waits)))],
+        "grown": grown,
+    }
+
+
+def parks(port: int) -> int:
+    lines = _do(port, "/metrics", "GET").decode().splitlines()
+    counts = [line for line in lines if line.startswith('gcr_serve_swaps_total{direction="park"')]
+    return int(sum(float(line.rpartition(" ")[2]) for line in counts))
+
+
+def sizes(serve: int) -> dict[str, tuple[int, int]]:
+    """Returns resident bytes and descriptors of gcr's processes."""
+    done = subprocess.run([*GCR, "daemon", "status", "--json"], capture_output=True, text=True, timeout=60, check=True)
+    status = json.loads(done.stdout)
+    pids = {"serve": serve, "daemon": status["pid"]}
+    pids |= {f"worker {number}": each["pid"] for number, each in enumerate(status["workers"])}
+    return {name: (_resident(pid), len(list(Path(f"/proc/{pid}/fd").iterdir()))) for name, pid in pids.items()}
+
+
+def _resident(pid: int) -> int:
+    """Returns the anonymous resident bytes of a process: an arena's are no growth of its own."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+def judged_load(runs: Sequence[Row], swaps: int) -> Row:
+    """Judges several runs of `load` together."""
+    wrong, done = sum(run["wrong_count"] for run in runs), sum(run["swaps"] for run in runs)
+    grown = [name for run in runs for name, (size, fds) in run["grown"].items() if size > MORE_BYTES or fds > MORE_FDS]
+    goals = [
+        goal("requests lost or answered wrongly", wrong, "0", not wrong),
+        goal("processes that grew", len(grown), "0", not grown),
+        goal("swaps", done, f">= {swaps}", done >= swaps),
+    ]
+    return {"runs": list(runs), "goals": goals, "ok": all(each["met"] for each in goals)}
