@@ -179,7 +179,7 @@ def test_a_walk_does_not_wait_for_what_it_enqueues(closed):
             return
         agent.close_gate(0)
         assert wait_for(lambda: puppet.tell("done t") == "ok")
-        puppet.must("setword m 0", "sync")
+        puppet.must("reduce m 0 1 s", "sync", "setword m 0", "sync")
         agent.close_gate()
     pytest.fail("no walk made all calls")
 
