@@ -169,7 +169,7 @@ class Machine(SimulatedMachine):
             return False
         return True
 
-    def command(self, command: str, name: str = "llm") -> "Future[Answer]":
+    def command(self, command: str, name: str | int = "llm") -> "Future[Answer]":
         """A checkpoint or restore that is not waited for, by a connection of its own."""
         how = {**self.where.how} if command == "checkpoint" else {}
         return self.asking.submit(self.ask, command, name, **how)

@@ -16,6 +16,7 @@ from gcr.engine.progress import Meter
 from gcr.engine.steps.books import CloseBooks
 from gcr.engine.target import Target
 from gcr.engine.transaction import Transaction
+from gcr.engine.turns import Turns
 from gcr.engine.work import Options, Work
 from gcr.errors import PeerGone
 from gcr.job.process import Process
@@ -186,6 +187,7 @@ class SharingJob:
             self.agents[pid] = Agent(pid, self, own, foreign, {id for owner, id in kept if owner == pid})
         self.node = SimpleNamespace(
             config=Config(batch=2),
+            turns=Turns(),
             warm_worker=lambda *_: self.worker,
             worker=lambda *_: self.worker,
             locate=lambda *_: None,

@@ -10,6 +10,7 @@ from gcr.config import Config
 from gcr.engine.node import Course
 from gcr.engine.progress import Meter
 from gcr.engine.transaction import Transaction
+from gcr.engine.turns import Turns
 from gcr.engine.work import Options, Work
 from gcr.job.process import Process
 from gcr.job.states import State, Way
@@ -103,6 +104,7 @@ class Made:
         self.target = Target(self.said, state, way, **answers)
         self.node = SimpleNamespace(config=Config(), journal=Journal("journal", self.said), occupying=self.occupying)
         self.node.warm_worker = lambda *_: self.target.its_worker
+        self.node.turns = Turns()
         self.target.node = self.node
         self.course = Course("checkpoint", 7, 60.0)
         self.work = Work.of("llm", [self.target], self.node, self.course, Options(way, live))  # type: ignore
@@ -111,7 +113,7 @@ class Made:
         )
         count.wait = self._says("wait")
         ballasts: Any = Recorder("ballasts", self.said, of=5)
-        ballasts.room = Recorder("room", self.said)
+        ballasts.room, ballasts.given_up = Recorder("room", self.said), self.given_up
         self.work.count, self.work.ballasts = count, ballasts
         self.meter = Meter(self.course, "draining", {(1, DEVICE): SIZE})
         self.undo = Transaction("llm")
@@ -124,6 +126,11 @@ class Made:
         self.said.append("occupied")
         yield
         self.said.append("free")
+
+    @contextmanager
+    def given_up(self, _target: Target) -> Any:
+        self.said.append("ballasts.given_up")
+        yield
 
     @property
     def state(self) -> State:

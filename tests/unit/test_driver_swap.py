@@ -13,6 +13,7 @@ from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import Course, World
 from gcr.engine.routes.driver import checkpoint_of, restore_of
 from gcr.engine.steps.by_driver import RESTORE_MARGIN
+from gcr.engine.turns import Turns
 from gcr.errors import DriverError, Lost, NoRoom, NotAGpuProcess, UnsupportedState, WrongState
 from gcr.job.placement import Placement
 from gcr.job.process import Process
@@ -56,7 +57,7 @@ class Driver:
 
 def swap(driver: Driver) -> DriverSwap:
     journal = SimpleNamespace(amend=lambda *_: None, forget=lambda *_: None)
-    node: Any = SimpleNamespace(control=lambda _world: driver, config=Config(), journal=journal)
+    node: Any = SimpleNamespace(control=lambda _world: driver, config=Config(), journal=journal, turns=Turns())
     process = Process("7", ProcessIdentity(7, 8), State.SUSPENDED, Way.DRIVER)
     process.suspension.bytes_by_device = {HERE: SIZE}
     process.suspension.placement = Placement(EXCHANGED)

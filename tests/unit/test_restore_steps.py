@@ -19,6 +19,7 @@ from gcr.engine.steps.load import Load
 from gcr.engine.steps.map import Map
 from gcr.engine.steps.memory import MakeMemory
 from gcr.engine.transaction import Transaction
+from gcr.engine.turns import Turns
 from gcr.errors import DriverError, DriverGone, Lost, NoRoom, PeerGone, RolledBack
 from gcr.job.decisions import DecisionRecord, ProcessDecision
 from gcr.job.process import Process
@@ -67,7 +68,7 @@ class Made:
         target.staged = self._descriptors
         self.target, self.process = target, process
         node = Recorder("node", self.said)
-        node.config, node.journal = Config(), Recorder("journal", self.said, **answers)
+        node.config, node.journal, node.turns = Config(), Recorder("journal", self.said, **answers), Turns()
         node.warm_worker = lambda *_: self.worker
         target.node = node
         known = ProcessDecision(1, identity.start_time, {DEVICE: SIZE}, {DEVICE: 5})
@@ -257,10 +258,15 @@ def test_a_process_copies_its_bytes_in_after_its_control_state(monkeypatch):
             return 2.0
 
     monkeypatch.setattr(bring_back, "AgentCopy", Copy)
-    made = Made()
+    made = Made(free_bytes={DEVICE: 5})
     made.target.copy = SimpleNamespace(sizes=dict)
-    assert made.does(BringBack(made.restore)) == ["control.thaw", "imports.create"]
+    assert made.does(BringBack(made.restore)) == ["target.free_bytes", "control.thaw", "imports.create"]
     assert made.restore.refilled[1, DEVICE] == Moved(SIZE, 2.0)
+    made.undone()
+    made.target.answers["free_bytes"] = {DEVICE: 4}  # another program has allocated meanwhile
+    with pytest.raises(NoRoom):
+        made.does(BringBack(made.restore))
+    assert "control.thaw" not in made.said
 
 
 @pytest.mark.parametrize(("moves", "said"), [({}, ["agent.map"]), ({DEVICE: OTHER}, ["agent.moved", "agent.map"])])

@@ -180,7 +180,7 @@ def test_freeze_beside_drain_and_the_way_back():
     said.remove("worker.drain")
     assert said == ["look without", "control.lock", "control.save", "ballasts.keep"]
     assert made.state == State.FROZEN_DRAINED
-    assert made.undone() == ["ballasts.give", "control.thaw"]
+    assert made.undone() == ["ballasts.given_up", "control.thaw"]
     assert made.state == State.HANDED_OVER
 
 
@@ -190,7 +190,7 @@ def test_where_one_of_the_two_fails_both_are_taken_back(fails):
     with pytest.raises(RolledBack):
         made.does(FreezeAndDrain(made.work, made.meter))
     assert made.state == {"drain": State.FROZEN}.get(fails, State.DRAINED)
-    assert (made.undone(), made.state) == (["ballasts.give", "control.thaw"], State.HANDED_OVER)
+    assert (made.undone(), made.state) == (["ballasts.given_up", "control.thaw"], State.HANDED_OVER)
 
 
 def beside(made: Made, **answers: Any) -> Target:
@@ -219,7 +219,7 @@ def test_a_lock_that_fails_costs_no_process_its_control_state_and_all_are_thawed
         made.does(FreezeAndDrain(made.work, made.meter))
     assert "control.save" not in made.said
     assert {made.state, other.process.state} == {State.DRAINED}
-    assert made.undone() == ["ballasts.give", "control.thaw"] * 2
+    assert made.undone() == ["ballasts.given_up", "control.thaw"] * 2
     assert {made.state, other.process.state} == {State.HANDED_OVER}
 
 

@@ -20,6 +20,7 @@ from gcr.daemon.sharers import located
 from gcr.engine.joint import Located
 from gcr.engine.node import World
 from gcr.engine.tidying import quietly
+from gcr.engine.turns import Turns
 from gcr.job.decisions import DecisionRecord
 from gcr.job.journal import Journal
 from gcr.peers.control import ControlPeer
@@ -41,6 +42,7 @@ class Coordinator:
         self.fleet = Fleet()
         self.occupied = Occupied()
         self.residents = Residents(self.fleet, self.occupied)
+        self.turns = Turns()
         self.labels = Labels()
         self.recovery = Recovery(self, self.jobs)
         self._transactions = itertools.count(time.time_ns())
@@ -49,7 +51,9 @@ class Coordinator:
         return next(self._transactions)
 
     def worker(self, world: World, device: str) -> WorkerPeer:
-        return self.fleet.worker(world, device)
+        starts = self.fleet.warm_worker(world, device) is None  # and makes a context
+        with self.turns.making([device] if starts else (), self.config.worker_start_s):
+            return self.fleet.worker(world, device)
 
     def warm_worker(self, world: World, device: str) -> WorkerPeer | None:
         return self.fleet.warm_worker(world, device)

@@ -6,7 +6,8 @@ would be lost. gcr cannot hold it before the driver gives it up, since that woul
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Thread
 
@@ -71,10 +72,15 @@ class Ballasts(Struct):
         self._kept[target.pid] = WayBack(target, sizes)
         self._kept[target.pid].keep()
 
-    def give(self, target: Target) -> None:
-        """Gives up the ballast of a process; its driver is about to need the room."""
+    @contextmanager
+    def given_up(self, target: Target) -> Iterator[None]:
+        """Gives up the ballast of a process; its driver takes the room within the block. Raises DeadlinePassed."""
         if kept := self._kept.pop(target.pid, None):
-            kept.give()
+            kept.settle()
+        with target.node.turns.taking(target.devices, target.node.config.control_s):
+            if kept:
+                kept.drop()
+            yield
 
     def settle(self, target: Target) -> None:
         """Waits until no call for a process is under way."""
@@ -103,9 +109,8 @@ class WayBack(Struct):
             self._taking.join(SETTLED_WITHIN)
         self._taking = None
 
-    def give(self) -> None:
-        """Gives it up; the driver is about to need the room."""
-        self.settle()
+    def drop(self) -> None:
+        """Gives it up, once it is taken; the driver is about to need the room."""
         for worker in self.target.workers():
             quietly("drop ballast", partial(worker.handles.drop_ballast, self.target.hold))
 
@@ -116,9 +121,9 @@ class WayBack(Struct):
     def _take_some(self, worker: WorkerPeer) -> None:
         """Raises NoRoom when another program was faster; a rollback then needs that program to leave."""
         *more, least = self.sizes[worker.device]
-        for size in more:
-            try:
-                return worker.handles.hold_ballast(self.target.hold, size)
-            except NoRoom:
-                continue
-        return worker.handles.hold_ballast(self.target.hold, least)
+        with self.target.node.turns.making([worker.device], SETTLED_WITHIN):
+            for size in more:
+                with suppress(NoRoom):
+                    worker.handles.hold_ballast(self.target.hold, size)
+                    return
+            worker.handles.hold_ballast(self.target.hold, least)

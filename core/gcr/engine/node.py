@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gcr.api.events import Listener, ProgressEvent
 from gcr.config import Config
 from gcr.engine.joint import Located
+from gcr.engine.turns import Turns
 from gcr.errors import DeadlinePassed, Interrupted, RolledBack, UnsafeRuntime
 from gcr.faults import reach
 from gcr.job.decisions import DecisionRecord, ProcessDecision, Unreturned
@@ -32,6 +33,7 @@ class World(Struct, frozen=True):
 class Node(Protocol):
     config: Config
     journal: Journal
+    turns: Turns
 
     def worker(self, world: World, device: str) -> WorkerPeer:
         """Returns the worker of a device, started if there is none. Raises BackendMissing, NoRoom, DriverError."""

@@ -80,7 +80,8 @@ def _open(target: Target) -> bool:
 def _roll_on(target: Target, node: Node) -> None:
     """Finishes a restore that was decided: everything is mapped, only the gate may still be closed."""
     if _open(target):
-        target.control_state.thaw(node.config.control_s)
+        with node.turns.taking(target.devices, node.config.control_s):
+            target.control_state.thaw(node.config.control_s)
         target.resume()
         quietly("look", target.process.look)  # it says on which devices it is once its gate is open
         quietly("drop", partial(target.process.agent.drop, target.transaction))

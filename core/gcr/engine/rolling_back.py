@@ -95,7 +95,8 @@ class Group(Struct):
     def _let_go(self, target: Target) -> None:
         """Gives the control state back, and discards memory of an earlier attempt."""
         status = target.process.look().status
-        target.control_state.thaw(self.node.config.control_s, undo=True)
+        with self.node.turns.taking(target.devices, self.node.config.control_s):
+            target.control_state.thaw(self.node.config.control_s, undo=True)
         if status.phase == AgentPhase.HANDED_OVER:
             target.process.agent.discard(target.transaction)
             target.imports.given_back.clear()

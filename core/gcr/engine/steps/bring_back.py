@@ -1,12 +1,13 @@
 """Data to the device, control state to the process, physical memory to its addresses: all at once."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from msgspec import Struct
 
-from gcr.engine.copyout import AgentCopy, StagedCopy
+from gcr.engine.copyout import AgentCopy, StagedCopy, refuse_without_room
 from gcr.engine.departed import depart
 from gcr.engine.live import sizes_of
 from gcr.engine.progress import Meter
@@ -74,21 +75,41 @@ class BringBack(Struct, frozen=True):
     def _reenter(self, target: Target, meter: Meter) -> None:
         restore = self.restore
         if not restore.data_only:
-            for worker in target.workers() if target.copy is None else ():
-                worker.handles.drop_ballast(target.hold)
-            began, marks = time.monotonic(), restore.course.marks
-            with noting_refusals(target, alone=len(restore.targets) == 1):
-                target.control_state.thaw(restore.course.left(restore.node.config.control_s))
-            marks["control_s"] = max(marks.get("control_s", 0.0), time.monotonic() - began)
+            with self._room_for_driver(target):
+                restore.course.reach("yielded")
+                self._thaw(target)
         if target.copy is None:
             target.imports.give_from_workers(keep=True)
         else:
             self._copy_in(target, target.copy, meter)
 
+    @contextmanager
+    def _room_for_driver(self, target: Target) -> Iterator[None]:
+        """Gives the driver the room that the workers held. Where none can hold any, the devices are asked once more."""
+        turns, workers = self.restore.node.turns, target.workers() if target.copy is None else []
+        devices, limit = {*target.bytes_by_device, *target.ballast_by_device}, self._control_s()
+        with turns.alone(devices, limit) if target.copy else turns.taking(devices, limit):
+            if target.copy:
+                needs = {device: self.restore.ballast(target, device) for device in devices}
+                refuse_without_room(needs, target.free_bytes(needs))
+            for worker in workers:
+                worker.handles.drop_ballast(target.hold)
+            yield
+
+    def _thaw(self, target: Target) -> None:
+        began, marks = time.monotonic(), self.restore.course.marks
+        with noting_refusals(target, alone=len(self.restore.targets) == 1):
+            target.control_state.thaw(self._control_s())
+        marks["control_s"] = max(marks.get("control_s", 0.0), time.monotonic() - began)
+
+    def _control_s(self) -> float:
+        return self.restore.course.left(self.restore.node.config.control_s)
+
     def _copy_in(self, target: Target, staged: StagedCopy, meter: Meter) -> None:
         """Comes after the control state: a driver that finds too little room for itself never gives a process back."""
         course, limit = self.restore.course, self.restore.node.config.drain_s
-        target.imports.create(staged.sizes())
+        with self.restore.node.turns.making(target.bytes_by_device, self._control_s()):
+            target.imports.create(staged.sizes())
         course.mark("created")
         copy = AgentCopy(
             target.process.agent,

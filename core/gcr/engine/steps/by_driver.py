@@ -102,7 +102,8 @@ class FreezeWhole(Struct):
         if not self.answered:
             phases.overtake_lock()
         if phases.settled() != ControlPhase.ABSENT:
-            phases.to(ControlPhase.RUNNING, config.drain_s)
+            with swap.node.turns.taking(swap.before, config.drain_s):
+                phases.to(ControlPhase.RUNNING, config.drain_s)
         swap.process.take_back("freeze")
 
 
@@ -123,12 +124,18 @@ class ThawWhole(Struct, frozen=True):
     def do(self, undo: Transaction) -> None:
         """Raises Lost, DeviceShared, NoRoom."""
         swap, limit = self.swap, self.swap.node.config.drain_s
-        phases = self._phases()
+        devices = moved(swap.process.suspension.bytes_by_device, self.moves)
+        with swap.node.turns.alone(devices, swap.course.left(limit)):
+            self._thaw(undo, limit)
+
+    def _thaw(self, undo: Transaction, limit: float) -> None:
+        swap, phases = self.swap, self._phases()
         phases.await_answer()
         if phases.settled() != ControlPhase.CHECKPOINTED and swap.process.suspension.placement.now != self.moves:
             phases.to(ControlPhase.CHECKPOINTED, limit)  # its memory elsewhere takes no other program's room then
         if phases.settled() == ControlPhase.CHECKPOINTED:
             self._make_sure_of_room()
+        swap.course.reach("yielded")
         swap.process.move(State.RESTORING)
         undo.push("restoring", partial(swap.process.take_back, "restore"))
         phases.to(ControlPhase.RUNNING, limit)

@@ -68,10 +68,10 @@ def save(work: Work, target: Target) -> None:
 
 def thaw(work: Work, target: Target) -> None:
     """Undoes `freeze` for one process, whether it is locked, saved, or neither."""
-    work.ballasts.give(target)
-    if target.process.ended:
-        return
-    target.control_state.thaw(work.node.config.control_s, undo=True)
+    with work.ballasts.given_up(target):
+        if target.process.ended:
+            return
+        target.control_state.thaw(work.node.config.control_s, undo=True)
     target.process.take_back("freeze")
 
 

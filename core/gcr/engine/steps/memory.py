@@ -118,8 +118,10 @@ class MakeMemory(Struct, frozen=True):
             create()
 
     def _take_or_create(self, target: Target, worker: WorkerPeer) -> None:
-        ballast = self.restore.ballast(target, worker.device)
-        if there := worker.handles.create(target.copy_name, ballast):
+        ballast, node = self.restore.ballast(target, worker.device), self.restore.node
+        with node.turns.making([worker.device], self.restore.course.left(node.config.control_s)):
+            there = worker.handles.create(target.copy_name, ballast)
+        if there:
             self.restore.resident[target.pid, worker.device] = there
 
     def _made_way(self, device: str, create: Callable[[], object]) -> bool:
