@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from aftermath import logs_below, told
 from filed import Filed
 from machine import Machine
+from served import DEVICE, Served
 from worlds import NVIDIA, ON_DEVICE, ROOT, World
 
 sys.path.insert(0, str(ROOT / "tests/native/sim"))
@@ -48,3 +49,12 @@ def job(machine: Machine) -> Iterator[Filed]:
     job.ask("mixed 6 1000 2000000")
     yield job
     job.close()
+
+
+@pytest.fixture
+def served(machine: Machine) -> Iterator[Served]:
+    machine.memory = DEVICE
+    made = Served(machine)
+    yield made
+    if made.process and made.process.poll() is None:
+        made.kill()

@@ -3,121 +3,25 @@
 Each answer says which model gave it and what was in its device memory, so a wrong one is noticed.
 """
 
-import http.client
 import json
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from dumps import CRIU
-from machine import VICTIMS, Machine, kill, until
-from serve_victim import answer_of, pattern
+from machine import kill, until
+from serve_victim import answer_of
+from served import FILE, MIB, PATTERNS, Served, command
 
 from gcr.criu import program
 from gcr.criu.preflight.sockets import saves_ip_sockets
 
-MIB = 1 << 20
-DEVICE = 96 * MIB
-EACH = 40 * MIB  # with their context each takes more than half of it
-PATTERNS = {name: pattern(name) for name in ("chat", "embed")}
 CLIENTS = 50
 STARTS = 'gcr_serve_swaps_total{direction="start",model="chat"'
 STALE = 'gcr_serve_failures_total{model="chat",reason="files_changed"}'
-
-FILE = """
-[serve]
-port = 0
-hold = "100ms"
-{serve}
-[models.chat]
-command = {chat}
-wait = "60s"
-{more}
-[models.embed]
-command = {embed}
-wait = "60s"
-"""
-
-
-def command(name: str, size: int = EACH) -> str:
-    words = [sys.executable, str(VICTIMS / "serve_victim.py"), "--name", name, "--port", "{port}", "--bytes", str(size)]
-    return json.dumps(words)
-
-
-@dataclass
-class Served:
-    """A `gcr serve` on a machine, and what asks it."""
-
-    machine: Machine
-    url: str = ""
-    process: Any = None
-    asked: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-    def start(self, serve: str = "", chat: str = command("chat"), more: str = "") -> "Served":
-        file = self.machine.folder / "gcr.toml"
-        file.write_text(FILE.format(serve=serve, chat=chat, more=more, embed=command("embed")))
-        self.process = self.machine.begin("serve", *self.machine.world, str(file))
-        said = json.loads(self.process.stdout.readline() or "{}")
-        assert said.get("ok"), (said, self.machine.logs())
-        self.url = said["url"].removeprefix("http://")
-        return self
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
-
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return int(self.process.wait(30))
-
-    def post(self, model: str, prompt: str = "hi", **more: Any) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(self.url, timeout=90)
-        try:
-            connection.request("POST", "/v1/completions", json.dumps({"model": model, "prompt": prompt, **more}))
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        except OSError as error:
-            raise AssertionError(f"{error!r}; gcr serve: {self.process.poll()}; {self.machine.logs()}") from error
-        finally:
-            connection.close()
-
-    def ask(self, model: str, prompt: str = "hi", **more: Any) -> None:
-        """Asks, and holds the answer against what that model must say."""
-        status, text = self.post(model, prompt, **more)
-        self.asked += 1
-        if (status, text) != (200, answer_of(model, prompt, PATTERNS[model])):
-            self.wrong.append(f"{model} {prompt}: {status} {text}")
-
-    def models(self) -> dict[str, str]:
-        connection = http.client.HTTPConnection(self.url, timeout=10)
-        connection.request("GET", "/health")
-        found = json.loads(connection.getresponse().read())["models"]
-        connection.close()
-        return dict(found)
-
-    def metric(self, beginning: str) -> float:
-        connection = http.client.HTTPConnection(self.url, timeout=10)
-        connection.request("GET", "/metrics")
-        lines = connection.getresponse().read().decode().splitlines()
-        connection.close()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(beginning))
-
-
-@pytest.fixture
-def served(machine: Machine) -> Iterator[Served]:
-    machine.memory = DEVICE
-    made = Served(machine)
-    yield made
-    if made.process and made.process.poll() is None:
-        made.kill()
 
 
 def test_two_servers_take_turns_and_answer_from_their_memory(served: Served) -> None:
