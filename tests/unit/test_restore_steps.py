@@ -269,6 +269,18 @@ def test_a_process_copies_its_bytes_in_after_its_control_state(monkeypatch):
     assert "control.thaw" not in made.said
 
 
+def test_a_device_with_a_context_alone_is_asked_for_room_before_the_driver_is():
+    made = Made(free_bytes={OTHER: 7})
+    made.target.ballast_by_device = {DEVICE: 5, OTHER: 7}
+    said = made.does(BringBack(made.restore))
+    assert said.index("target.free_bytes") < said.index("worker.drop_ballast") < said.index("control.thaw")
+    made.undone()
+    made.target.answers["free_bytes"] = {OTHER: 6}
+    with pytest.raises(NoRoom):
+        made.does(BringBack(made.restore))
+    assert not {"worker.drop_ballast", "control.thaw"} & {*made.said}
+
+
 @pytest.mark.parametrize(("moves", "said"), [({}, ["agent.map"]), ({DEVICE: OTHER}, ["agent.moved", "agent.map"])])
 def test_an_agent_knows_of_a_move_before_it_maps(moves, said):
     made = Made(moves=moves)

@@ -85,13 +85,17 @@ class BringBack(Struct, frozen=True):
 
     @contextmanager
     def _room_for_driver(self, target: Target) -> Iterator[None]:
-        """Gives the driver the room that the workers held. Where none can hold any, the devices are asked once more."""
+        """Gives the driver the room that the workers held. Where they hold none the devices are asked once more.
+
+        Raises NoRoom.
+        """
         turns, workers = self.restore.node.turns, target.workers() if target.copy is None else []
-        devices, limit = {*target.bytes_by_device, *target.ballast_by_device}, self._control_s()
-        with turns.alone(devices, limit) if target.copy else turns.taking(devices, limit):
-            if target.copy:
-                needs = {device: self.restore.ballast(target, device) for device in devices}
-                refuse_without_room(needs, target.free_bytes(needs))
+        needs, held = target.ballast_by_device, {worker.device for worker in workers}
+        unheld = {device: size for device, size in needs.items() if size and device not in held}
+        turn = turns.alone if unheld else turns.taking
+        with turn({*needs, *held}, self._control_s()):
+            if unheld:
+                refuse_without_room(unheld, target.free_bytes(unheld))
             for worker in workers:
                 worker.handles.drop_ballast(target.hold)
             yield
