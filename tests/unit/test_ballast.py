@@ -2,7 +2,12 @@
 
 from types import SimpleNamespace
 
-from gcr.engine.ballast import Room
+import pytest
+
+from gcr.engine import ballast
+from gcr.engine.ballast import Room, WayBack
+from gcr.engine.turns import Turns
+from gcr.errors import NoRoom
 
 DEVICE, OTHER = "GPU-1", "GPU-2"
 
@@ -59,3 +64,40 @@ def test_a_process_without_a_device_asks_for_nothing():
     room = Room([target({})])
     room.look()
     assert room.spare(DEVICE) == 0
+
+
+class Workers:
+    """One worker's ballast, of a target with a hold. `most`: bytes that its device has free."""
+
+    def __init__(self, most):
+        self.most, self.held, self.turns = most, [], Turns()
+        worker = SimpleNamespace(device=DEVICE, handles=SimpleNamespace(hold_ballast=self.hold))
+        self.target = SimpleNamespace(hold="7.1", workers=lambda: [worker], node=SimpleNamespace(turns=self.turns))
+
+    def hold(self, _hold, size):
+        if size > self.most:
+            raise NoRoom("no room", missing=size - self.most)
+        self.held.append(size)
+
+
+@pytest.mark.parametrize(("most", "held"), [(11, [11]), (10, [10]), (9, [])])
+def test_the_largest_ballast_that_there_is_room_for_is_held(most, held):
+    workers = Workers(most)
+    kept = WayBack(workers.target, {DEVICE: [11, 10]})
+    kept.keep()
+    kept._taking.join(10)  # as `settle`, which may come before it has begun
+    kept.settle()
+    assert workers.held == held
+
+
+def test_none_is_taken_once_it_is_settled_however_long_a_driver_takes_its_room(monkeypatch):
+    monkeypatch.setattr(ballast, "SETTLED_WITHIN", 0.05)
+    workers = Workers(11)
+    kept = WayBack(workers.target, {DEVICE: [11, 10]})
+    with workers.turns.taking([DEVICE], 1.0):
+        kept.keep()
+        late = kept._taking
+        kept.settle()
+        assert late.is_alive()  # it waits for its turn still
+    late.join(10)
+    assert workers.held == []

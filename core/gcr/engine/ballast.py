@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from threading import Thread
+from threading import Event, Thread
 
 from msgspec import Struct, field
 
@@ -23,6 +23,7 @@ log = logging.getLogger("gcr.engine")
 
 FACTOR = 1.1  # the driver's own needs at restore, measured before the freeze, and some more
 SETTLED_WITHIN = 20.0  # longer than a call to a worker may take
+TURN_WITHIN = 10.0  # of other jobs' drivers at the device
 
 
 class Room(Struct):
@@ -97,6 +98,7 @@ class WayBack(Struct):
     target: Target
     sizes: Mapping[str, Sequence[int]]
     _taking: Thread | None = field(default=None)
+    _over: Event = field(default_factory=Event)  # none is taken any more
 
     def keep(self) -> None:
         """Begins to take it; a failure is only logged."""
@@ -104,7 +106,11 @@ class WayBack(Struct):
         self._taking.start()
 
     def settle(self) -> None:
-        """Waits until it is taken, or not to be had. The worker releases it with the memory of the process."""
+        """Waits until it is taken, or not to be had; none is taken later.
+
+        The worker releases it with the memory of the process.
+        """
+        self._over.set()
         if self._taking:
             self._taking.join(SETTLED_WITHIN)
         self._taking = None
@@ -121,7 +127,9 @@ class WayBack(Struct):
     def _take_some(self, worker: WorkerPeer) -> None:
         """Raises NoRoom when another program was faster; a rollback then needs that program to leave."""
         *more, least = self.sizes[worker.device]
-        with self.target.node.turns.making([worker.device], SETTLED_WITHIN):
+        with self.target.node.turns.making([worker.device], TURN_WITHIN):
+            if self._over.is_set():
+                return
             for size in more:
                 with suppress(NoRoom):
                     worker.handles.hold_ballast(self.target.hold, size)
