@@ -36,7 +36,10 @@ class Node(Protocol):
     turns: Turns
 
     def worker(self, world: World, device: str) -> WorkerPeer:
-        """Returns the worker of a device, started if there is none. Raises BackendMissing, NoRoom, DriverError."""
+        """Returns the worker of a device, started if there is none.
+
+        Raises BackendMissing, NoRoom, DriverError, DeadlinePassed.
+        """
         ...
 
     def warm_worker(self, world: World, device: str) -> WorkerPeer | None:

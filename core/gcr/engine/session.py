@@ -103,7 +103,9 @@ class Session:
 
     def attach(self, device: str) -> bool:
         """Tells whether the device's worker has a context, after it has tried to get one."""
-        return self.worker(device).attach(self.node.config.worker_start_s)
+        worker, limit = self.worker(device), self.node.config.worker_start_s
+        with self.node.turns.making([device], limit):
+            return worker.attach(limit)
 
     def without_contexts(self) -> bool:
         """Makes the workers give up their contexts, and their room. Returns False where others need one."""

@@ -18,7 +18,7 @@ MAKING, TAKING = "making", "taking"
 class Turns(Struct):
     """The uses of each device's room that are under way: of one kind at a time. Thread-safe.
 
-    A block that waits within another one's turn at the same device waits for itself.
+    A block must not ask for another kind of use of the same device: it would wait for itself.
     """
 
     _under_way: dict[str, tuple[object, int]] = field(default_factory=dict)  # by device: the kind of use, and how many
