@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,33 +59,34 @@ def links_at_once() -> Row:
 
 def jobs_of(commands: Sequence[Sequence[str]], cycles: int, run_flags: Sequence[str] = ()) -> Iterator[Row]:
     """The Nth program sees the Nth device alone."""
-    start_daemon()
-    with ExitStack() as stack:
-        programs = [
-            stack.enter_context(Program(command, f"all-{number}", _sees(number), run_flags, wait=False))
-            for number, command in enumerate(commands)
-        ]
+    sees = [{"CUDA_VISIBLE_DEVICES": str(number)} for number in range(len(commands))]
+    with started(commands, sees, run_flags) as programs:
         yield from _in_turns(programs, {"alone": programs[:1], "together": programs}, cycles)
-
-
-def _sees(number: int) -> Mapping[str, str]:
-    return {"CUDA_VISIBLE_DEVICES": str(number)}
 
 
 def process_of(commands: Sequence[Sequence[str]], cycles: int, run_flags: Sequence[str] = ()) -> Iterator[Row]:
     """commands: of a process that uses one device, and of one that uses all."""
-    start_daemon()
-    with ExitStack() as stack:
-        programs = [
-            stack.enter_context(Program(command, f"all-{number}", flags=run_flags, wait=False))
-            for number, command in enumerate(commands)
-        ]
+    with started(commands, [{}] * len(commands), run_flags) as programs:
         yield from _in_turns(programs, {"alone": programs[:1], "together": programs[1:]}, cycles)
 
 
+@contextmanager
+def started(
+    commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]], run_flags: Sequence[str]
+) -> Iterator[Sequence[Program]]:
+    """Yields the jobs, which begin side by side and are ready."""
+    start_daemon()
+    with ExitStack() as stack:
+        programs = [
+            stack.enter_context(Program(command, f"all-{number}", environment, run_flags, wait=False))
+            for number, (command, environment) in enumerate(zip(commands, environments, strict=True))
+        ]
+        for program in programs:
+            program.await_ready()
+        yield programs
+
+
 def _in_turns(programs: Sequence[Program], ways: Mapping[str, Sequence[Program]], cycles: int) -> Iterator[Row]:
-    for program in programs:
-        program.await_ready()
     before = [program.ask() for program in programs]
     time.sleep(SETTLE_SECONDS)
     for number in range(cycles):

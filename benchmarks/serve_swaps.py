@@ -361,7 +361,7 @@ def parks(port: int) -> int:
 
 
 def sizes(serve: int) -> dict[str, tuple[int, int]]:
-    """Returns resident bytes and descriptors of gcr's processes."""
+    """Returns the anonymous memory, in bytes, and the number of descriptors of each process of gcr."""
     done = subprocess.run([*GCR, "daemon", "status", "--json"], capture_output=True, text=True, timeout=60, check=True)
     status = json.loads(done.stdout)
     pids = {"serve": serve, "daemon": status["pid"]}
