@@ -213,6 +213,20 @@ def _unix_sockets() -> list[list[str]]:
     return [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
 
 
+def stop(pid: int) -> None:
+    """Stops a process (SIGSTOP), and returns when none of its threads runs any more.
+
+    The signal is one thread's; on a busy machine the others run on until that one has its turn.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: _thread_states(pid) == {"T"}, 10, "all its threads are stopped")
+
+
+def _thread_states(pid: int) -> set[str]:
+    stats = [task / "stat" for task in Path(f"/proc/{pid}/task").iterdir()]
+    return {stat.read_text().rpartition(")")[2].split()[0] for stat in stats}
+
+
 def kill(*pids: int) -> None:
     """One after the other; a later one may have followed an earlier one by itself."""
     for pid in pids:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from filed import Filed
-from machine import PATIENCE, Machine, Victim, alive, kill, until
+from machine import PATIENCE, Machine, Victim, alive, kill, stop, until
 from parking import WORKER, park, places
 from worlds import AMD, slowly
 
@@ -260,7 +260,7 @@ def test_a_parent_that_is_stopped_does_not_end_the_program_later(machine: Machin
     with machine.held_at("checkpoint.published"):
         running = machine.asking.submit(machine.gcr, "checkpoint", "llm")
         machine.wait_held()
-        os.kill(parent, signal.SIGSTOP)
+        stop(parent)
     failed = running.result(PATIENCE)
     os.kill(parent, signal.SIGCONT)
     assert (failed.code, failed.body["error"]["code"]) == (4, "deadline_passed")
@@ -281,7 +281,7 @@ def test_a_parent_that_is_stopped_as_it_brings_the_program_back_is_waited_for_no
     idle = descendants(parent)
     restoring = machine.asking.submit(machine.gcr, "restore", "llm")
     until(lambda: set(descendants(parent)) - set(idle), PATIENCE, "the parent reads the image")
-    os.kill(parent, signal.SIGSTOP)
+    stop(parent)
     failed = restoring.result(PATIENCE)
     assert (failed.code, failed.body["error"]["code"]) == (4, "deadline_passed"), failed.body
     assert failed.body["error"]["hint"].startswith(f"kill -CONT {parent}")
