@@ -25,6 +25,7 @@ HEADINGS = {
     "shared-graphs": "Processes that share device memory: collectives in a captured graph",
     "shared-others": "Processes that share device memory: symmetric memory, a queue",
     "all-ranks": "Processes that share device memory: more than two GPUs",
+    "all-fsdp": "Processes that share device memory: FSDP2 on more than two GPUs",
     "nccl": "Two GPUs, NCCL through host memory",
     "nccl-sockets": "Two GPUs, NCCL through sockets",
 }

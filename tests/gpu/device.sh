@@ -17,14 +17,14 @@
 # `sharing-standstill`: 60 standstills of each of three programs. `sharing-heartbeat`: suspended for longer than PyTorch's watchdog
 # waits. `sharing-devices`: exchanged devices, then a failure at each step. With more GPUs these have a rank on each.
 # `all-jobs`, `all-process`: 32 GiB a GPU (GCR_DEVICE_GIB) on all GPUs at once, by a job on each, and by one process.
-# `all-ranks`: DDP, FSDP2 and tensor-parallel ranks on all GPUs, three at least, 50 swaps each.
+# `all-ranks`: DDP and tensor-parallel ranks on all GPUs, three at least, 50 swaps each; `all-fsdp`: FSDP2.
 # `python tests/gpu/compatibility.py OUT COMMIT` makes docs/compatibility.md of what they leave.
 # `cold10` restores ten minutes after its checkpoint: the first call begins it and leaves a process behind (in a session
 # of its own), later calls say how long is left, then bring the result. `soak` likewise: one training job, 1,000 swaps.
 # `whole-8`, `whole-32`, `whole-two` and `criu-8` need GCR_CRIU, a CRIU that works there (tools/fetch_criu.py brings one); `criu-8` also
 # GCR_BENCHMARK_CRIU, a folder with CRIU's cuda_plugin.so of the same version and NVIDIA's cuda-checkpoint.
 # `resident-8`, `resident-32`: back from memory that stayed on the device, beside back from the host, in turns.
-# `serve-room`, `serve-there`, `serve-others`: two models in turns behind `gcr serve` and without it; `serve-load`: 50 clients.
+# `serve-room`, `serve-there`, `serve-warm`, `serve-others`: two models in turns behind `gcr serve` and without it; `serve-load`: 50 clients.
 # `saves`, `saves-every`, `saves-trained`: saves of a training's tensors by gcr.torch, beside torch.save and DCP.
 # `endings`: 300 programs that end, each in one of twelve ways at a random instant of a swap; a later call goes on.
 set -euo pipefail

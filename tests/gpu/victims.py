@@ -132,14 +132,18 @@ OTHER_SHARING = (
         swaps=SHARED,
     ),
 )
-ON_ALL = tuple(
-    Victim(f"all-{kind}", what, f"distributed_victim.py --kind {kind} --ranks 0", "torch", devices=3, swaps=SHARED)
-    for kind, what in (
-        ("ddp", "PyTorch, DDP, a rank on each device"),
-        ("fsdp", "PyTorch, FSDP2, a rank on each device"),
-        ("tensor", "PyTorch, tensor-parallel ranks, one on each device, all-reduces in a captured graph"),
-    )
+
+
+def _on_all(kind: str, what: str) -> Victim:
+    command = f"distributed_victim.py --kind {kind} --ranks 0"
+    return Victim(f"all-{kind}", what, command, "torch", devices=3, swaps=SHARED)
+
+
+ON_ALL = (
+    _on_all("ddp", "PyTorch, DDP, a rank on each device"),
+    _on_all("tensor", "PyTorch, tensor-parallel ranks, one on each device, all-reduces in a captured graph"),
 )
+SHARDED_ON_ALL = (_on_all("fsdp", "PyTorch, FSDP2, a rank on each device"),)
 NCCL = (
     Victim(
         "ddp-shm",
@@ -167,6 +171,7 @@ PIECES: dict[str, Sequence[Victim]] = {
     "shared-graphs": GRAPHS,
     "shared-others": OTHER_SHARING,
     "all-ranks": ON_ALL,
+    "all-fsdp": SHARDED_ON_ALL,
     "nccl": NCCL,
     "nccl-sockets": SOCKETS,
 }
