@@ -235,6 +235,8 @@ def test_a_driver_that_cannot_checkpoint(machine: Machine) -> None:
         message = refused(machine.gcr("checkpoint", "llm"), "driver_too_old")
     assert "550.90.07" in message and "570" in message
     assert machine.gcr("checkpoint", "llm", "--data-only").code == 0
+    refused(machine.gcr("checkpoint", "llm"), "driver_too_old")
+    assert machine.job("llm")["state"] == "data_suspended"
     assert machine.gcr("restore", "llm").code == 0
 
 

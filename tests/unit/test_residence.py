@@ -63,6 +63,15 @@ def is_there(device: Owned, held: Holding) -> bool:
     return 1 in device.memory_of
 
 
+def test_an_eviction_leaves_ballast_to_its_holder() -> None:
+    """The driver needs that room again where the save of the control state fails."""
+    with drained() as (_, held):
+        held.stay(COPY)
+        held.memory.hold_ballast(5)
+        assert (held.memory.evictable_bytes, held.memory.evict()) == (SIZE, SIZE)
+        assert (held.memory.ballast_bytes, held.memory.bytes, held.memory.residence) == (5, 5, None)
+
+
 def test_a_restore_takes_it_and_the_program_runs_with_it() -> None:
     with drained() as (device, held):
         assert held.stay(COPY) == held.memory.evictable_bytes == SIZE

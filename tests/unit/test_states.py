@@ -44,6 +44,8 @@ LEGAL = {
         *HAND_OVER,
         *DRAIN,
         "drained data_suspended",
+        "data_suspended frozen_drained",
+        "frozen_drained data_suspended",
         "data_suspended restoring",
         "restoring data_suspended",
         "restoring running",

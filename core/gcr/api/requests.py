@@ -147,8 +147,8 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
         if self.image is None and self._about_an_image():
             how = "live, leave-running, stop, processes, container, paranoid, a rate and waiting for a disk"
             raise UsageError(f"{how} are for a checkpoint with an image")
-        if self.resident and (self.image is not None or self.data_only):
-            raise UsageError("resident is for a checkpoint without an image, and not for data-only: choose one")
+        if self.resident and self.image is not None:
+            raise UsageError("resident is for a checkpoint without an image: choose one")
         if self.leave_running and self.data_only:
             raise UsageError("data-only takes a job off its device, leave-running does not: choose one")
         if self.leave_running and self.stop:

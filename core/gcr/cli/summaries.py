@@ -41,8 +41,10 @@ def _what_became_of_the_image(report: CheckpointReport) -> Iterator[str]:
 def _what_was_done(report: CheckpointReport) -> str:
     if report.resident_bytes:
         there = f"{units.size(report.resident_bytes)} stay on the device until another program needs the room"
-        stopped = f"suspended (stopped for {text.seconds(report.stop_s)})"
-        return f"{report.job}: {stopped}; {there}. Back with: gcr restore {report.job}"
+        stopped = f" (stopped for {text.seconds(report.stop_s)})" if report.stop_s else ""
+        more = (report.vram_after_bytes or 0) - report.resident_bytes
+        beside = f", and {units.size(more)} that the driver keeps" if more else ""
+        return f"{report.job}: suspended{stopped}; {there}{beside}. Back with: gcr restore {report.job}"
     if report.vram_free_s is None:
         return f"{report.job} runs on, stopped for {text.seconds(report.stop_s)}"
     stays = report.vram_after_bytes

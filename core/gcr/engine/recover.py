@@ -102,6 +102,10 @@ def _suspend(target: Target, node: Node, decision: DecisionRecord) -> None:
     """Finishes a checkpoint that was decided: a restore that had begun is taken back, all memory released."""
     status = target.process.look().status
     data_only = decision.kind == "data_only"
+    if data_only and status.flags & AgentFlag.FROZEN:  # its control state was about to leave as well
+        with node.turns.taking(target.devices, node.config.control_s):
+            target.control_state.thaw(node.config.control_s)
+        status = target.process.look().status
     if not status.flags & AgentFlag.FROZEN:
         target.process.agent.discard(target.transaction)
     if not data_only:

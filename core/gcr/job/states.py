@@ -106,6 +106,10 @@ _FREEZE_BESIDE_DRAIN = (
     Edge("freeze", _S.DRAINED, _S.FROZEN_DRAINED, undo="thaw"),
     Edge("thaw", _S.FROZEN_DRAINED, _S.DRAINED),
 )
+_FREEZE_LATER = (  # its commit is that of the way `whole`
+    Edge("freeze", _S.DATA_SUSPENDED, _S.FROZEN_DRAINED, undo="thaw"),
+    Edge("thaw", _S.FROZEN_DRAINED, _S.DATA_SUSPENDED),
+)
 _FREEZE_ALONE = (
     Edge("freeze", _S.RUNNING, _S.FROZEN, undo="thaw"),
     Edge("thaw", _S.FROZEN, _S.RUNNING),
@@ -135,6 +139,7 @@ _STEPS: Mapping[Way, tuple[Edge, ...]] = {
         *_DRAIN,
         Edge("commit", _S.DRAINED, _S.DATA_SUSPENDED),
         *_coming_back(_S.DATA_SUSPENDED),
+        *_FREEZE_LATER,
     ),
     Way.DRIVER: (
         *_FREEZE_ALONE,

@@ -113,7 +113,7 @@ class HeldMemory(Struct):
     def evictable_bytes(self) -> int:
         """The bytes that an eviction would release. Takes no lock: a look does not wait for a copy."""
         residence = self.residence
-        return self.bytes if residence and not residence.claimed else 0
+        return self.bytes - self.ballast_bytes if residence and not residence.claimed else 0
 
     def stay(self, copy: int, ids: Collection[int]) -> int:
         """Makes the memory resident, all of which a copy has. Returns its bytes; the ballast is released.
@@ -153,11 +153,11 @@ class HeldMemory(Struct):
                 self.residence.claimed = False
 
     def evict(self) -> int:
-        """Releases the memory if it is resident and no restore has claimed it. Returns its bytes."""
+        """Releases the memory if it is resident and no restore has claimed it; ballast stays. Returns its bytes."""
         with self.lock:
             size = self.evictable_bytes
             if size:
-                self.release()
+                self._release_memory()
             return size
 
     def copy_ended(self, copy: int) -> None:
@@ -211,14 +211,17 @@ class HeldMemory(Struct):
     def release(self) -> None:
         """Releases all memory, and the ballast. Waits for transfers in flight."""
         with self.lock:
-            self.residence = None
-            self.transfers.finish()
             self.drop_ballast()
-            while self.ranges:
-                self.drain.release(self.ranges[-1])
-                self.ranges.pop()
-            self.specs.clear()
-            self._drop_kept(list(self.kept))
+            self._release_memory()
+
+    def _release_memory(self) -> None:
+        self.residence = None
+        self.transfers.finish()
+        while self.ranges:
+            self.drain.release(self.ranges[-1])
+            self.ranges.pop()
+        self.specs.clear()
+        self._drop_kept(list(self.kept))
 
 
 def duplicates(handed: Sequence[Handed]) -> dict[int, int]:

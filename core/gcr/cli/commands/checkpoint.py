@@ -31,6 +31,7 @@ from gcr.image.store.location import store_of
         "gcr checkpoint llm train",
         "gcr checkpoint 4711 --timeout 60",
         "gcr checkpoint llm --resident",
+        "gcr checkpoint llm --resident --data-only",
         "gcr checkpoint llm --image warm --wait durable",
         "gcr --json checkpoint llm --data-only",
     ),
@@ -101,6 +102,9 @@ def command(
 
     With --resident it can come back by mapping its memory again, without a copy. The same command without --resident
     then frees that memory. A program that finds no room frees it, too: of several jobs, the one suspended first.
+
+    With --data-only the driver's context stays, so the job comes back without the driver. The same command without
+    --data-only then has the context leave as well.
 
     Several are suspended one after the other, each by itself: all are tried, and the exit code is the worst.
     """

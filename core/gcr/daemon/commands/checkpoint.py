@@ -13,7 +13,7 @@ from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.daemon import departures, first_call, reports
 from gcr.daemon.active import Active
-from gcr.daemon.commands import container, evicting, parking, resting, restore, whole
+from gcr.daemon.commands import container, context, evicting, parking, resting, restore, whole
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.telling import Story, telling
 from gcr.daemon.commands.transaction import (
@@ -72,6 +72,8 @@ def _carried_out(
     with node.jobs.changing(job, "checkpoint", beside_readers=request.leave_running) as hold:
         story.begun()
         _refuse_suspended(job)
+        if done := context.saved(node, job, course, request):
+            return done
         if request.evicts and (done := evicting.evicted(node, job, course)):
             return done
         if request.resident:

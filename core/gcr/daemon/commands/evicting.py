@@ -14,10 +14,11 @@ from gcr.daemon.commands.transaction import target_of
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
 from gcr.daemon.residents import Resident, Residents, evict
-from gcr.engine.count import DeviceCount
+from gcr.engine.count import DeviceCount, counted
 from gcr.engine.node import Course
 from gcr.engine.target import Target
 from gcr.engine.work import Work
+from gcr.job.states import State
 
 
 def evicted(node: Coordinator, job: Job, course: Course) -> CheckpointReport | None:
@@ -34,7 +35,7 @@ def evicted(node: Coordinator, job: Job, course: Course) -> CheckpointReport | N
     course.tell("evicting")
     for one in found:
         evict(one)
-    count = DeviceCount(targets, data_only=False)
+    count = _count(job, targets)
     count.wait()
     course.mark("vram_free")
     left = sum(count.after.values()) + _left(node, targets)
@@ -54,6 +55,15 @@ def keep_spare(work: Work, residents: Residents) -> None:
         work.count.resident = {copy: size for copy, size in left.items() if size}
         work.count.wait()
         work.course.mark("vram_free")
+
+
+def _count(job: Job, targets: Sequence[Target]) -> DeviceCount:
+    """Returns the count of memory that is about to be released. Contexts stay where the data alone was suspended."""
+    count = DeviceCount(targets, data_only=job.state is State.DATA_SUSPENDED)
+    for target in targets if count.data_only else ():
+        for device, size in target.bytes_by_device.items():
+            count.before[target.pid, device] = size + counted(target, device)
+    return count
 
 
 def _target(node: Coordinator, job: Job, one: Resident, transaction: int) -> Target:

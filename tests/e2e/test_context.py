@@ -1,0 +1,136 @@
+"""A job whose data alone was suspended: its memory may stay on the device, and its context leaves later, or never."""
+
+import os
+import signal
+
+import pytest
+from machine import Machine, kill, until
+from test_deaths import OURS, Who, strike
+from test_resident import CONTEXT, come_back, resident
+
+STEPS = ("locked", "frozen", "decided", "committed_one")
+
+
+def suspend(machine: Machine, *, stays: bool) -> int:
+    """Suspends the data of a job, whose context stays. Returns its bytes."""
+    gone = machine.ask("checkpoint", "llm", data_only=True, resident=stays)
+    assert (gone.code, gone.body.get("state"), gone.body["control_s"]) == (0, "data_suspended", None), gone.body
+    size = int(gone.body["bytes"])
+    assert size > 0
+    assert (gone.body["resident_bytes"], gone.body["vram_free_s"] is None) == (size * stays, stays)
+    return size
+
+
+def test_the_memory_stays_and_comes_back_without_a_copy(machine: Machine) -> None:
+    job = machine.told("llm", "alloc 6 3000000", "mixed 10 1000 2000000")
+    before, used = job.ask(), machine.used()
+    for _ in range(2):
+        size = suspend(machine, stays=True)
+        assert resident(machine) == size
+        assert machine.used() <= used + CONTEXT, "a worker's context is all that came"
+        back = machine.ask("restore", "llm")
+        assert (back.body["resident_bytes"], back.body["bytes"]) == (size, size), back.body
+        assert back.body["control_s"] is None
+        assert job.ask() == before
+    assert resident(machine) == 0
+
+
+def test_the_memory_alone_is_freed(machine: Machine) -> None:
+    job, before = machine.start()
+    size, used = suspend(machine, stays=True), machine.used()
+    freed = machine.gcr("checkpoint", "llm", "--data-only")
+    assert (freed.code, freed.body["state"]) == (0, "data_suspended"), freed.body
+    assert freed.body["vram_after_bytes"] == CONTEXT
+    assert (resident(machine), used - machine.used()) == (0, size)
+    assert come_back(machine) == 0
+    assert job.ask() == before
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_the_context_leaves_later(machine: Machine, stays: bool) -> None:
+    job, before = machine.start()
+    for _ in range(2):
+        size, used = suspend(machine, stays=stays), machine.used()
+        gone = machine.gcr("checkpoint", "llm")
+        assert (gone.code, gone.body["state"], gone.body["bytes"]) == (0, "suspended", size), gone.body
+        assert (gone.body["vram_after_bytes"], gone.body["resident_bytes"]) == (0, 0), gone.body
+        assert gone.body["control_s"] > 0 and gone.body["vram_free_s"] > 0
+        assert used - machine.used() == size * stays + CONTEXT
+        assert machine.ask("checkpoint", "llm").body["error"]["code"] == "wrong_state"
+        assert come_back(machine) == 0
+        assert job.ask() == before
+
+
+def test_the_context_leaves_and_the_memory_stays(machine: Machine) -> None:
+    job, before = machine.start()
+    size, used = suspend(machine, stays=True), machine.used()
+    gone = machine.gcr("checkpoint", "llm", "--resident")
+    assert (gone.code, gone.body["state"], gone.body["resident_bytes"]) == (0, "suspended", size), gone.body
+    assert gone.body["vram_free_s"] is None
+    assert (resident(machine), used - machine.used()) == (size, CONTEXT)
+    assert come_back(machine) == size
+    assert job.ask() == before
+
+
+def test_calls_wait_all_the_time(machine: Machine) -> None:
+    job, before = machine.start()
+    suspend(machine, stays=True)
+    job.tell()
+    assert job.silent(0.3)
+    assert machine.ask("checkpoint", "llm").code == 0
+    assert job.silent(0.3)
+    machine.come_back()
+    assert job.hear() == before
+
+
+@pytest.mark.parametrize("step", STEPS[:2])
+def test_a_failure_leaves_the_data_suspended(machine: Machine, step: str) -> None:
+    job, before = machine.start()
+    for stays in (False, True):
+        size = suspend(machine, stays=stays)
+        machine.inject(f"checkpoint.{step} fail")
+        failed = machine.ask("checkpoint", "llm")
+        assert (failed.code, failed.body["error"]["state"]) == (4, "data_suspended"), failed.body
+        machine.settled()
+        assert (machine.job("llm")["state"], resident(machine)) == ("data_suspended", size * stays)
+        assert come_back(machine) == size * stays
+        assert job.ask() == before
+
+
+def test_a_decision_that_cannot_be_written(machine: Machine) -> None:
+    job, before = machine.start()
+    suspend(machine, stays=False)
+    (journal,) = (machine.folder / "state").glob("gcr/daemons/*/journal")
+    journal.rename(machine.folder / "elsewhere")
+    journal.write_text("in its way")
+    failed = machine.ask("checkpoint", "llm")
+    assert (failed.code, failed.body["error"]["state"]) == (4, "data_suspended"), failed.body
+    journal.unlink()
+    (machine.folder / "elsewhere").rename(journal)
+    assert machine.ask("checkpoint", "llm").body["state"] == "suspended"
+    machine.comes_back(job, before)
+
+
+@pytest.mark.parametrize("who", OURS)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_death_while_the_context_leaves(machine: Machine, who: Who, step: str) -> None:
+    job, before = machine.start()
+    suspend(machine, stays=True)
+    strike(machine, job, who, "checkpoint", step)
+    state = machine.settled()
+    assert machine.job("llm")["state"] in ("suspended", "data_suspended"), state
+    machine.comes_back(job, before)
+
+
+def test_a_program_that_ends_meanwhile(machine: Machine) -> None:
+    job, _ = machine.start()
+    suspend(machine, stays=True)
+    with machine.held_at("checkpoint.frozen"):
+        leaving = machine.asking.submit(machine.ask, "checkpoint", "llm")
+        machine.wait_held()
+        os.kill(machine.target("llm"), signal.SIGKILL)
+    assert leaving.result(timeout=60).code in (0, 3, 4)
+    job.supervisor.wait(20)
+    until(lambda: machine.job("llm") is None or None, 20, "the job is forgotten")
+    until(lambda: machine.used() <= CONTEXT or None, 20, "the device is free")
+    kill(*machine.children("gcr.worker"))
