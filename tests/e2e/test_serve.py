@@ -14,7 +14,7 @@ import pytest
 from dumps import CRIU
 from machine import kill, until
 from serve_victim import answer_of
-from served import FILE, MIB, PATTERNS, Served, command
+from served import EACH, FILE, MIB, PATTERNS, Served, command
 
 from gcr.criu import program
 from gcr.criu.preflight.sockets import saves_ip_sockets
@@ -80,6 +80,24 @@ def test_serve_that_is_killed_goes_on_with_its_jobs(served: Served) -> None:
     served.ask("chat", "after")
     assert served.wrong == []
     assert {name: served.machine.job(name)["pid"] for name in ("chat", "embed")} == pids
+
+
+def test_parked_with_their_contexts_they_wake_without_the_driver(served: Served) -> None:
+    """The memory of a parked model stays too, until the other one wants the room; a context leaves for a new server."""
+    machine = served.machine
+    served.start(serve="data_only = true", more='idle = "200ms"')
+    served.ask("chat")
+    until(lambda: served.models()["chat"] == "parked", 10, "it is parked")
+    job = machine.job("chat")
+    assert (job["state"], sum(row["resident_bytes"] for row in job["processes"]) >= EACH) == ("data_suspended", True)
+    served.ask("chat", "again")
+    assert served.metric('gcr_serve_phase_seconds_total{direction="wake",phase="control"}') == 0
+    until(lambda: served.models()["chat"] == "parked", 10, "it is parked again")
+    served.ask("embed")
+    assert machine.job("chat")["state"] == "suspended"
+    served.ask("chat", "at last")
+    served.ask("embed", "at last")
+    assert served.wrong == []
 
 
 def test_a_server_that_is_killed_is_started_again(served: Served) -> None:

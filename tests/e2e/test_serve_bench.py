@@ -30,14 +30,14 @@ def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simul
     machine.close()
 
 
-@pytest.mark.parametrize("resident", [False, True])
-def test_models_take_turns(simulated: SimulatedMachine, resident: bool) -> None:
-    *_, found = serve_swaps.by_gcr(SMALL, resident, turns=4, flags=simulated.world)
+@pytest.mark.parametrize("parked", list(serve_swaps.Parked))
+def test_models_take_turns(simulated: SimulatedMachine, parked: serve_swaps.Parked) -> None:
+    *_, found = serve_swaps.by_gcr(SMALL, parked, turns=4, flags=simulated.world)
     assert [turn["model"] for turn in found["turns"]] == ["one", "two"] * 2
     assert all(turn["right"] and 0 < turn["first_s"] <= turn["whole_s"] for turn in found["turns"])
     judged = serve_swaps.judged(found)
     assert judged["ok"], judged["goals"]
-    assert len(judged["goals"]) == (2 if resident else 4)
+    assert len(judged["goals"]) == (4 if parked is serve_swaps.Parked.AWAY else 2)
     bad = {**found["turns"][0], "added_s": 9.0, "right": False, "left_bytes": 1}
     assert not any(goal["met"] for goal in serve_swaps.judged({**found, "turns": [bad] * 4})["goals"])
 

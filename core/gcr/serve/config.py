@@ -79,7 +79,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
 
 
 class Parking(Struct, frozen=True, kw_only=True):
-    """The ways of `gcr checkpoint` by which models are parked. `resident` does nothing with `data_only`."""
+    """The ways of `gcr checkpoint` by which models are parked."""
 
     data_only: bool = False
     resident: bool = True

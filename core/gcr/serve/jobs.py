@@ -119,24 +119,29 @@ class NodeJobs:
 
     async def park(self, name: str) -> Moved:
         report = await self._call(lambda: self._parked(Job(name, None)))
-        return Moved(bytes=report.bytes, seconds=_phases(report, _PARK_PHASES))
+        context = report.state == "data_suspended"
+        return Moved(bytes=report.bytes, seconds=_phases(report, _PARK_PHASES), context=context)
 
     async def wake(self, name: str) -> Moved:
         report = await self._call(lambda: Job(name, None).restore())
         return Moved(bytes=report.bytes, seconds=_phases(report, _WAKE_PHASES))
+
+    async def leave(self, name: str) -> None:
+        await self._call(lambda: Job(name, None).checkpoint())
 
     async def end(self, name: str, job: Found) -> None:
         await self._call(lambda: _end(job))
 
     def _parked(self, job: Job) -> CheckpointReport:
         """Parks a job with its memory resident. Where gcr refuses that, the memory leaves the device at once."""
-        if self._parking.data_only or not self._parking.resident:
-            return job.checkpoint(data_only=self._parking.data_only)
+        data_only = self._parking.data_only
+        if not self._parking.resident:
+            return job.checkpoint(data_only=data_only)
         try:
-            return job.checkpoint(resident=True)
+            return job.checkpoint(data_only=data_only, resident=True)
         except UnsupportedState as cannot:
             log.info("%s: it is parked without its memory staying: %s", job.name, cannot)
-            return job.checkpoint()
+            return job.checkpoint(data_only=data_only)
 
     async def _run(self, model: ModelConfig, port: int) -> None:
         words = ["run", "--detach", "--name", model.name, *self._options, "--", *filled(model.command, port)]
@@ -186,6 +191,7 @@ def _found(model: ModelConfig, row: JobInfo) -> Found:
         port=port or model.port or 0,
         start=processes.start_time(row.pid or 0),
         parked=row.state in _PARKED,
+        context=row.state == "data_suspended",
         lost=row.state == "lost",
         changing=row.changing or row.state not in (*_PARKED, "running", "lost"),
         bytes=row.bytes,

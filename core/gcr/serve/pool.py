@@ -16,11 +16,13 @@ from gcr.policy import Policy
 from gcr.serve import refusals
 from gcr.serve.beginning import from_image, to_image
 from gcr.serve.config import END, ServeConfig
+from gcr.serve.contexts import Contexts
 from gcr.serve.metrics import Metrics
 from gcr.serve.model import Model, Waiter
 from gcr.serve.plan import plan
 from gcr.serve.ports import free_port
 from gcr.serve.refusals import Refusal
+from gcr.serve.room import Room
 from gcr.serve.states import AWAY, CHANGING, Event, State
 from gcr.serve.upstream import Found, Jobs
 
@@ -29,7 +31,6 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0  # between two looks at the jobs
 TICK_S = 0.1  # between two looks at the clock: idle times, pauses after failures
 SETTLED_S = 60.0  # a checkpoint or restore of a gcr serve that was killed has ended by then
-TIGHT_S = 60.0  # what the device refused is remembered for so long; then all of its memory is counted on again
 KEPT_S = 10.0  # a model that could not be parked is left alone for so long
 
 Quiet = Callable[[str], Awaitable[object]]
@@ -47,9 +48,9 @@ class Pool:
     ) -> None:
         self.models = {name: Model(each, _told) for name, each in config.models.items()}
         self._config, self._jobs, self._policy = config, jobs, policy
+        self._contexts = Contexts(jobs)
         self._metrics, self._quiet = metrics, quiet
-        self._room = config.memory
-        self._tight, self._tight_until = 0, 0.0
+        self._room = Room(config.memory)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._look = asyncio.Event()
@@ -161,7 +162,7 @@ class Pool:
                 model.move(Event.RETRY)
             model.grant(now)  # one that has just come answers what waited for it before it may leave again
         views = [model.view(now, self._config.hold) for model in self.models.values()]
-        found = plan(views, self._tight if now < self._tight_until else self._room, self._policy, now)
+        found = plan(views, self._room.at(now), self._policy, now)
         if found.broken:
             self._metrics.failed("", "policy")
         for name, model in self.models.items():
@@ -211,6 +212,7 @@ class Pool:
     async def _start(self, model: Model) -> None:
         began = _now()
         by_command = False
+        await self._contexts.leave()
         if model.job is None:
             model.job = await from_image(self._jobs, model.config, self._metrics)
         if model.job is None:
@@ -221,8 +223,8 @@ class Pool:
         if by_command:
             await to_image(self._jobs, model.config, self._metrics)
         found = (await self._jobs.find()).get(model.name)
-        if self._room is None:
-            self._room = await self._jobs.room()
+        if self._room.total is None:
+            self._room.total = await self._jobs.room()
         if found is None:
             raise NoSuchJob(f"{model.name} ended just after it was healthy")
         model.job = found
@@ -236,6 +238,7 @@ class Pool:
         done = await self._jobs.park(model.name)
         model.bytes = max(done.bytes, model.config.memory or 0)
         self._metrics.phases("park", done.seconds)
+        self._contexts.stays(model.name, done.context)
         model.draining = False
         model.move(Event.PARKED)
         for each in self.models.values():
@@ -243,7 +246,7 @@ class Pool:
 
     async def _wake(self, model: Model) -> None:
         began = _now()
-        done = await self._jobs.wake(model.name)
+        done = await self._contexts.wake(model.name)
         self._metrics.phases("wake", done.seconds)
         model.track.failures = 0
         model.move(Event.WOKEN)
@@ -275,8 +278,7 @@ class Pool:
             return False
         model.track.crowded = True
         need = model.bytes or 0
-        self._tight = max(sum(others) + need - (error.missing or 1), need, *others)
-        self._tight_until = now + TIGHT_S
+        self._room.found(max(sum(others) + need - (error.missing or 1), need, *others), now)
         return True
 
     def _died(self, model: Model) -> None:
@@ -315,6 +317,7 @@ class Pool:
             model.job = job
             if job.parked:
                 model.bytes = max(job.bytes, model.config.memory or 0)
+                self._contexts.stays(name, job.context)
                 model.move(Event.FOUND_PARKED)
             else:
                 self._begin(model, Event.FOUND_RUNNING, self._start)
@@ -349,6 +352,7 @@ class Pool:
             model.died(_now(), f"its server, pid {model.job.pid}, has died")
             self._died(model)
         elif found.parked and model.state is State.READY:
+            self._contexts.stays(model.name, found.context)
             model.move(Event.FOUND_PARKED)
         elif not found.parked and model.state is State.PARKED:
             model.move(Event.FOUND_RUNNING)

@@ -10,6 +10,7 @@ from gcr.serve.config import ModelConfig
 
 class Found(Struct, frozen=True, kw_only=True):
     """A job that is there. `changing`: a command has its turn at it; `bytes`: of device memory.
+    `context`: it is parked, and its context is on the device still.
 
     start: of its program, in clock ticks after boot; a pid may be used again
     """
@@ -18,16 +19,20 @@ class Found(Struct, frozen=True, kw_only=True):
     port: int
     start: int | None = None
     parked: bool = False
+    context: bool = False
     lost: bool = False
     changing: bool = False
     bytes: int = 0
 
 
 class Moved(Struct, frozen=True, kw_only=True):
-    """A job that was parked or woken. `seconds`: by each phase of it."""
+    """A job that was parked or woken. `seconds`: by each phase of it; `context`: it is parked, and its context is
+    on the device still.
+    """
 
     bytes: int
     seconds: Mapping[str, float]
+    context: bool = False
 
 
 class Jobs(Protocol):
@@ -57,6 +62,9 @@ class Jobs(Protocol):
     async def park(self, name: str) -> Moved: ...
 
     async def wake(self, name: str) -> Moved: ...
+
+    async def leave(self, name: str) -> None:
+        """Has the context of a parked model leave the device, too."""
 
     async def end(self, name: str, job: Found) -> None:
         """Ends the program, if it runs: SIGTERM, and SIGKILL after a grace."""

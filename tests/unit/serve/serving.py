@@ -31,6 +31,7 @@ class FakeJobs:
     end_s: float = 0.0  # seconds until an end is seen
     total: int | None = None
     sizes: dict[str, int] = field(default_factory=dict)
+    contexts: bool = False  # of parked models stay on the device
     raises: dict[str, list[GcrError]] = field(default_factory=dict)
     done: list[tuple[str, str]] = field(default_factory=list)
     jobs: dict[str, Found] = field(default_factory=dict)
@@ -72,14 +73,19 @@ class FakeJobs:
         await self._do("park", name)
         assert not self.servers[name].active, f"{name} got a request while it was parked"
         self.servers[name].parked = True
-        self._set(name, parked=True)
-        return Moved(bytes=self.sizes.get(name, 0), seconds={"stop": self.way})
+        self._set(name, parked=True, context=self.contexts)
+        return Moved(bytes=self.sizes.get(name, 0), seconds={"stop": self.way}, context=self.contexts)
 
     async def wake(self, name: str) -> Moved:
         await self._do("wake", name)
         self.servers[name].parked = False
-        self._set(name, parked=False)
+        self._set(name, parked=False, context=False)
         return Moved(bytes=self.sizes.get(name, 0), seconds={"refill": self.way})
+
+    async def leave(self, name: str) -> None:
+        assert self.jobs[name].context, f"the context of {name} has left already"
+        await self._do("leave", name)
+        self._set(name, context=False)
 
     async def end(self, name: str, job: Found) -> None:
         """The one that has just died, or that the pool gives up. A slow end must not touch its successor."""

@@ -38,9 +38,10 @@ class Asked:
 @pytest.mark.parametrize(
     ("configured", "how"),
     [
-        ({}, {"resident": True}),
+        ({}, {"data_only": False, "resident": True}),
         ({"resident": False}, {"data_only": False}),
-        ({"data_only": True}, {"data_only": True}),
+        ({"data_only": True}, {"data_only": True, "resident": True}),
+        ({"data_only": True, "resident": False}, {"data_only": True}),
     ],
 )
 def test_a_model_is_parked_as_configured(configured: dict[str, bool], how: dict[str, bool]) -> None:
@@ -52,14 +53,14 @@ def test_a_model_is_parked_as_configured(configured: dict[str, bool], how: dict[
 def test_a_model_whose_memory_cannot_stay_is_parked_without() -> None:
     job: Any = Asked(UnsupportedState("it shares memory"))
     assert NodeJobs({})._parked(job) == "report"
-    assert job.how == [{"resident": True}, {}]
+    assert job.how == [{"data_only": False, "resident": True}, {"data_only": False}]
 
 
 def test_another_failure_is_not_tried_again() -> None:
     job: Any = Asked(GcrError("no"))
     with pytest.raises(GcrError):
         NodeJobs({})._parked(job)
-    assert job.how == [{"resident": True}]
+    assert job.how == [{"data_only": False, "resident": True}]
 
 
 class Seen(NodeJobs):

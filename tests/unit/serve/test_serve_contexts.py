@@ -1,0 +1,79 @@
+"""Contexts of parked models leave the device when another model wants the room, and not before."""
+
+import asyncio
+
+import pytest
+from serving import FakeJobs, config_of, front, served
+
+from gcr.errors import GcrError, NoRoom
+
+
+def jobs(**more) -> FakeJobs:
+    return FakeJobs(total=20, sizes={"a": 6, "b": 6}, contexts=True, **more)
+
+
+async def idle(client) -> None:
+    await client.until(lambda: client.state("a") == client.state("b") == "parked", "both are parked")
+
+
+@served
+async def test_they_stay_while_models_wake_and_are_parked(tmp_path):
+    async with front(config_of(tmp_path, a='idle="50ms"', b='idle="50ms"'), jobs()) as client:
+        for name in ("a", "b", "a", "b"):
+            assert (await client.ask(name))[0] == 200
+            await client.until(lambda name=name: client.state(name) == "parked", "it is parked")
+        assert client.jobs.ways("leave") == ["a"]  # before b started, which may size itself by the free memory
+        assert client.jobs.ways("wake") == ["a", "b"]
+
+
+@served
+async def test_they_leave_where_a_model_that_wakes_finds_no_room(tmp_path):
+    async with front(config_of(tmp_path, a='idle="50ms"', b='idle="50ms"'), jobs()) as client:
+        await client.ask("a")
+        await client.ask("b")
+        await idle(client)
+        client.jobs.done.clear()
+        client.jobs.raises["wake"] = [NoRoom("full", missing=3)]
+        assert (await client.ask("a"))[0] == 200
+        assert client.jobs.done[:3] == [("wake", "a"), ("leave", "b"), ("wake", "a")]
+
+
+@served
+@pytest.mark.parametrize("error", [NoRoom("full", missing=3), GcrError("no")])
+async def test_a_context_that_does_not_leave_is_left_alone(error, tmp_path):
+    async with front(config_of(tmp_path, a='idle="50ms"', b='idle="50ms"'), jobs()) as client:
+        await client.ask("a")
+        await client.ask("b")
+        await idle(client)
+        client.jobs.done.clear()
+        client.jobs.raises |= {"leave": [error], "wake": [NoRoom("full", missing=3)] * 2}
+        assert (await client.ask("a"))[0] == 503
+        assert client.jobs.done == [("wake", "a"), ("leave", "b")]
+
+
+@served
+async def test_a_model_wakes_once_its_context_has_left(tmp_path):
+    config = config_of(tmp_path, a='idle="50ms"', b="memory=6")
+    async with front(config, jobs(way=0.1)) as client:
+        await client.ask("a")
+        await client.until(lambda: client.state("a") == "parked", "it is parked")
+        client.jobs.done.clear()
+        starting = asyncio.create_task(client.ask("b"))
+        await client.until(lambda: client.jobs.ways("leave") == ["a"], "its context is leaving")
+        assert (await client.ask("a"))[0] == 200
+        assert (await starting)[0] == 200
+        assert client.jobs.done[:1] == [("leave", "a")]
+        assert client.jobs.ways("wake") == ["a"]
+
+
+@served
+async def test_those_of_an_earlier_serve_are_known(tmp_path):
+    fakes = jobs()
+    config = config_of(tmp_path, a='idle="50ms"')
+    async with front(config, fakes) as client:
+        await client.ask("a")
+        await client.until(lambda: client.state("a") == "parked", "it is parked")
+    async with front(config, fakes) as client:
+        await client.until(lambda: client.state("a") == "parked", "it is found")
+        await client.ask("b")
+        assert fakes.ways("leave") == ["a"]
