@@ -12,6 +12,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import beside  # noqa: E402
 import control  # noqa: E402
 import firsts  # noqa: E402
 import host_memory  # noqa: E402
@@ -62,6 +63,8 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         "handles": _at_once(lambda: swaps.by_gcr(15.625, more=("--buffers", "800"), flags=("--data-only",))),
         "lowvram": _at_once(lambda: swaps.low_vram(8)),
         "control": control.measure,
+        "control-copies": beside.copies,
+        "control-at-once": beside.at_once,
         "image-full": lambda: images.full(images.program(gib)),
         "image-streamed": lambda: images.streamed(images.program(gib)),
         "image-live": lambda: images.live(images.program(gib)),

@@ -88,6 +88,7 @@ def driver_helper() -> Iterator[Any]:
     yield call
     process.stdin.close()
     process.wait(20)
+    process.stdout.close()
 
 
 def by_driver(gib: float, cycles: int = CYCLES) -> list[Row]:
