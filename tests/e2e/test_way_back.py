@@ -123,3 +123,31 @@ def test_a_decision_that_cannot_be_written_is_taken_back(machine: Machine, way: 
         assert machine.ask("checkpoint", "llm").code == 0
     assert machine.ask("restore", "llm").code == 0
     assert job.ask() == before
+
+
+def test_a_rollback_waits_for_room_that_nothing_held(machine: Machine) -> None:
+    """The ballast could not be had, and another program has the room: the driver would lose the process."""
+    machine.memory = 96 * MIB
+    job = machine.told("llm", f"alloc 1 {24 * MIB}")
+    before = job.ask()
+    (worker,) = until(lambda: machine.children("gcr.worker") or None, 20, "the worker has its context")
+    faults, held = machine.simulated / "faults", machine.folder / "held"
+    machine.inject(f"checkpoint.frozen hold {held}", "checkpoint.staged fail")
+    faults.write_text(f"cuMemCreate@{worker}:*:fail=2\n")
+    leaving = machine.command("checkpoint")
+    machine.wait_held()
+    taker = machine.stranger()
+    assert int(taker.ask("everything")) > 0
+    held.unlink()
+    error = leaving.result(timeout=60).body["error"]
+    assert (error["exit"], error["code"], error["state"]) == (5, "stands_still", "frozen"), error
+    assert machine.gcr("recover").body["error"]["code"] == "no_room"
+    assert machine.job("llm")["state"] == "frozen"
+    job.tell()
+    assert job.silent(0.3)
+    taker.supervisor.kill()
+    taker.supervisor.wait(10)
+    faults.write_text("")
+    until(lambda: machine.job("llm")["state"] == "running" or None, 30, "it runs again")
+    assert job.hear() == before
+    machine.comes_back(job, before)

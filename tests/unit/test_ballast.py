@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from gcr.engine import ballast
-from gcr.engine.ballast import Room, WayBack
+from gcr.engine.ballast import Room, WayBack, way_back
 from gcr.engine.turns import Turns
-from gcr.errors import NoRoom
+from gcr.errors import NoRoom, PeerGone
+from gcr.job.suspension import Suspension
 
 DEVICE, OTHER = "GPU-1", "GPU-2"
 
@@ -71,23 +72,75 @@ class Workers:
 
     def __init__(self, most):
         self.most, self.held, self.turns = most, [], Turns()
-        worker = SimpleNamespace(device=DEVICE, handles=SimpleNamespace(hold_ballast=self.hold))
-        self.target = SimpleNamespace(hold="7.1", workers=lambda: [worker], node=SimpleNamespace(turns=self.turns))
+        worker = SimpleNamespace(device=DEVICE, handles=SimpleNamespace(hold_ballast=self.hold, drop_ballast=self.drop))
+        self.saved, self.dropped, self.suspension = True, 0, Suspension()
+        self.target = SimpleNamespace(
+            hold="7.1",
+            devices=[DEVICE],
+            workers=lambda: [worker],
+            node=SimpleNamespace(turns=self.turns, config=SimpleNamespace(control_s=1.0)),
+            process=SimpleNamespace(job="llm", suspension=self.suspension),
+            control_state=SimpleNamespace(is_saved=lambda: self.saved),
+            free_bytes=lambda devices: dict.fromkeys(devices, self.most),
+        )
 
     def hold(self, _hold, size):
         if size > self.most:
             raise NoRoom("no room", missing=size - self.most)
         self.held.append(size)
 
+    def drop(self, _hold):
+        if self.dropped is None:
+            raise PeerGone("the worker is gone")
+        self.dropped += 1
+
+    def kept(self):
+        """Returns the way back, once the ballast is held or is not to be had."""
+        kept = WayBack(self.target, {DEVICE: [11, 10]})
+        kept.keep()
+        kept._taking.join(10)  # as `settle`, which may come before it has begun
+        kept.settle()
+        return kept
+
 
 @pytest.mark.parametrize(("most", "held"), [(11, [11]), (10, [10]), (9, [])])
 def test_the_largest_ballast_that_there_is_room_for_is_held(most, held):
     workers = Workers(most)
-    kept = WayBack(workers.target, {DEVICE: [11, 10]})
-    kept.keep()
-    kept._taking.join(10)  # as `settle`, which may come before it has begun
-    kept.settle()
+    workers.kept()
     assert workers.held == held
+    assert workers.suspension.unheld_by_device == ({} if held else {DEVICE: 10})
+
+
+def test_the_driver_is_asked_where_its_room_was_held():
+    workers = Workers(10)
+    kept = workers.kept()
+    workers.most = 0  # by the device's own count: it lags
+    with way_back(workers.target, kept):
+        assert workers.dropped == 1
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_driver_is_not_asked_where_its_room_was_not_held_and_is_not_there(dies):
+    workers = Workers(10 if dies else 9)
+    kept = workers.kept()
+    if dies:
+        workers.dropped, workers.most = None, 9
+    for given_up in (kept, None):  # a recovery comes later, and knows of no ballast
+        with pytest.raises(NoRoom), way_back(workers.target, given_up):
+            pytest.fail("the driver was asked")
+        assert workers.suspension.unheld_by_device == {DEVICE: 10}
+    workers.most = 10
+    with way_back(workers.target):
+        assert workers.turns._under_way  # no other takes it meanwhile
+    assert workers.suspension.unheld_by_device == {}
+
+
+def test_a_process_that_the_driver_has_not_saved_needs_no_room():
+    workers = Workers(9)
+    workers.kept()
+    workers.saved = False
+    with way_back(workers.target):
+        pass
 
 
 def test_none_is_taken_once_it_is_settled_however_long_a_driver_takes_its_room(monkeypatch):

@@ -13,10 +13,11 @@ from threading import Event, Thread
 
 from msgspec import Struct, field
 
+from gcr.engine.copyout import refuse_without_room
 from gcr.engine.count import DeviceCount
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
-from gcr.errors import NoRoom
+from gcr.errors import GcrError, NoRoom
 from gcr.peers.worker import WorkerPeer
 
 log = logging.getLogger("gcr.engine")
@@ -75,12 +76,14 @@ class Ballasts(Struct):
 
     @contextmanager
     def given_up(self, target: Target) -> Iterator[None]:
-        """Gives up the ballast of a process; its driver takes the room within the block. Raises DeadlinePassed."""
-        if kept := self._kept.pop(target.pid, None):
+        """Gives up the ballast of a process; its driver takes the room within the block.
+
+        Raises DeadlinePassed; NoRoom where the room was not held, and is not there.
+        """
+        kept = self._kept.pop(target.pid, None)
+        if kept:
             kept.settle()
-        with target.node.turns.taking(target.devices, target.node.config.control_s):
-            if kept:
-                kept.drop()
+        with way_back(target, kept):
             yield
 
     def settle(self, target: Target) -> None:
@@ -92,6 +95,28 @@ class Ballasts(Struct):
         return self.count.without_data.get((target.pid, device), 0)
 
 
+@contextmanager
+def way_back(target: Target, kept: "WayBack | None" = None) -> Iterator[None]:
+    """The driver takes a process back within the block, before any decision.
+
+    Raises DeadlinePassed; NoRoom where the room for that was not held, and is not there: the process stays with the
+    driver, which is not asked.
+    """
+    unheld, turns = target.process.suspension.unheld_by_device, target.node.turns
+    turn = turns.alone if unheld else turns.taking
+    with turn(target.devices, target.node.config.control_s):
+        if kept:
+            kept.drop()
+        if unheld and target.control_state.is_saved():
+            try:
+                refuse_without_room(unheld, target.free_bytes(unheld))
+            except NoRoom:
+                unheld.update(kept.least() if kept else {})  # it was dropped as well
+                raise
+        yield
+        unheld.clear()
+
+
 class WayBack(Struct):
     """The ballast of one process, taken in the background. `sizes`: by device, bytes to try, the largest first."""
 
@@ -101,7 +126,8 @@ class WayBack(Struct):
     _over: Event = field(default_factory=Event)  # none is taken any more
 
     def keep(self) -> None:
-        """Begins to take it; a failure is only logged."""
+        """Begins to take it; a failure is logged, and noted in the process's suspension."""
+        self.target.process.suspension.unheld_by_device = self.least()
         self._taking = Thread(target=self._take, name="gcr-ballast", daemon=True)
         self._taking.start()
 
@@ -116,9 +142,17 @@ class WayBack(Struct):
         self._taking = None
 
     def drop(self) -> None:
-        """Gives it up, once it is taken; the driver is about to need the room."""
+        """Gives it up, once it is taken; the driver is about to need the room. A worker that has died held none."""
         for worker in self.target.workers():
-            quietly("drop ballast", partial(worker.handles.drop_ballast, self.target.hold))
+            try:
+                worker.handles.drop_ballast(self.target.hold)
+            except GcrError as error:
+                log.warning("job %s: ballast on %s: %s", self.target.process.job, worker.device, error)
+                self.target.process.suspension.unheld_by_device[worker.device] = self.sizes[worker.device][-1]
+
+    def least(self) -> dict[str, int]:
+        """Returns the bytes by device that the driver had."""
+        return {device: sizes[-1] for device, sizes in self.sizes.items()}
 
     def _take(self) -> None:
         for worker in self.target.workers():
@@ -132,6 +166,10 @@ class WayBack(Struct):
                 return
             for size in more:
                 with suppress(NoRoom):
-                    worker.handles.hold_ballast(self.target.hold, size)
+                    self._hold(worker, size)
                     return
-            worker.handles.hold_ballast(self.target.hold, least)
+            self._hold(worker, least)
+
+    def _hold(self, worker: WorkerPeer, size: int) -> None:
+        worker.handles.hold_ballast(self.target.hold, size)
+        del self.target.process.suspension.unheld_by_device[worker.device]

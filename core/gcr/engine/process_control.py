@@ -39,6 +39,10 @@ class ProcessControl(Struct):
         """Takes the control state of a locked process off its devices."""
         self.session.control.checkpoint(self.session.pid, deadline)
 
+    def is_saved(self) -> bool:
+        """Tells whether the driver has the control state, and needs room on the devices to give it back."""
+        return self._unrecorded_phases().settled() == ControlPhase.CHECKPOINTED
+
     def freeze_again(self, deadline: float) -> None:
         """Undoes a half-done thaw, wherever it stopped."""
         if not self.session.process.agent.frozen():

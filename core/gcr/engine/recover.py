@@ -11,6 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from gcr.control import ControlPhase
+from gcr.engine.ballast import way_back
 from gcr.engine.departed import depart
 from gcr.engine.node import Node, decide, give_up
 from gcr.engine.rolling_back import roll_back, suspended_as_they_are
@@ -103,7 +104,7 @@ def _suspend(target: Target, node: Node, decision: DecisionRecord) -> None:
     status = target.process.look().status
     data_only = decision.kind == "data_only"
     if data_only and status.flags & AgentFlag.FROZEN:  # its control state was about to leave as well
-        with node.turns.taking(target.devices, node.config.control_s):
+        with way_back(target):
             target.control_state.thaw(node.config.control_s)
         status = target.process.look().status
     if not status.flags & AgentFlag.FROZEN:

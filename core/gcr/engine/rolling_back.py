@@ -9,6 +9,7 @@ from functools import partial
 
 from msgspec import Struct, field
 
+from gcr.engine.ballast import way_back
 from gcr.engine.copyout import StagedCopy
 from gcr.engine.decision import decision_on
 from gcr.engine.departed import depart
@@ -95,7 +96,7 @@ class Group(Struct):
     def _let_go(self, target: Target) -> None:
         """Gives the control state back, and discards memory of an earlier attempt."""
         status = target.process.look().status
-        with self.node.turns.taking(target.devices, self.node.config.control_s):
+        with way_back(target):
             target.control_state.thaw(self.node.config.control_s, undo=True)
         if status.phase == AgentPhase.HANDED_OVER:
             target.process.agent.discard(target.transaction)

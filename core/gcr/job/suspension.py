@@ -7,12 +7,16 @@ from gcr.job.placement import Placement
 
 
 class Suspension(Struct):
-    """The last suspension of a process: its transaction, its bytes by device, and the placement by the driver."""
+    """The last suspension of a process: its transaction, its bytes by device, and the placement by the driver.
+
+    unheld_by_device: bytes that the driver needs to take back a save that is not decided, and that nothing holds
+    """
 
     transaction: int = 0
     bytes_by_device: dict[str, int] = field(default_factory=dict)
     ballast_by_device: dict[str, int] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
+    unheld_by_device: dict[str, int] = field(default_factory=dict)
 
     def came_back(self, moves: Moves) -> None:
         """Rewrites it for the devices that the process came back on."""
