@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from gcr.config import Config, environment_name
+from gcr.serve.config import load
 from gcr.version import __version__
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
@@ -29,15 +30,51 @@ def program(name: str) -> str:
 
 def test_the_dockerfile_passes_hadolint_and_names_this_version() -> None:
     passes(program("hadolint"), str(DEPLOY / "Dockerfile"))
-    assert f"gpu-cr[nvidia]=={__version__}'" in (DEPLOY / "Dockerfile").read_text()
+    assert f"gpu-cr[nvidia,serve]=={__version__}'" in (DEPLOY / "Dockerfile").read_text()
 
 
-def test_the_pod_is_one_by_the_schema_of_the_api() -> None:
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [("kubernetes.yaml", ["Pod"]), ("serve.yaml", ["ConfigMap", "Deployment", "Service"])],
+)
+def test_manifests_are_such_by_the_schema_of_the_api(name: str, kinds: Sequence[str]) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: make test")
-    pod = yaml.safe_load((DEPLOY / "kubernetes.yaml").read_text())
-    validate.validate(pod, validate.latest_version(), strict=True)
-    with pytest.raises(validate.ValidationError):
-        validate.validate({**pod, "spec": {**pod["spec"], "container": []}}, validate.latest_version(), strict=True)
+    found = list(yaml.safe_load_all((DEPLOY / name).read_text()))
+    assert [each["kind"] for each in found] == kinds
+    for each in found:
+        validate.validate(each, validate.latest_version(), strict=True)
+        part = "spec" if "spec" in each else "metadata"
+        with pytest.raises(validate.ValidationError):
+            validate.validate({**each, part: {**each[part], "contaner": []}}, validate.latest_version(), strict=True)
+
+
+def test_gcr_reads_the_models_of_the_deployment(tmp_path: Path) -> None:
+    models, deployment, service = yaml.safe_load_all((DEPLOY / "serve.yaml").read_text())
+    (text,), (container,) = models["data"].values(), deployment["spec"]["template"]["spec"]["containers"]
+    token, file = tmp_path / "token", tmp_path / "gcr.toml"
+    token.write_text("secret\n")
+    token.chmod(0o600)
+    home = "/home/server"
+    assert f"{home}/token" in text
+    file.write_text(text.replace(f"{home}/token", str(token)).replace(home, str(DEPLOY.parent)))
+    config = load(file)
+    assert ([*config.models], config.token, config.host) == (["one", "two"], "secret", "0.0.0.0")
+    assert all((DEPLOY.parent / each.command[1]).is_file() for each in config.models.values())
+    port = config.port
+    assert container["ports"] == [{"name": "http", "containerPort": port}]
+    assert service["spec"]["ports"] == [{"port": port, "targetPort": "http"}]
+    assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > config.grace
+    assert container["command"][-1].endswith("gcr serve /etc/gcr/gcr.toml")
+
+
+def test_gcr_reads_the_command_of_the_unit() -> None:
+    """The models go on when the unit stops, so no signal may reach them."""
+    unit = dict(line.split("=", 1) for line in (DEPLOY / "gcr-serve.service").read_text().splitlines() if "=" in line)
+    assert unit["KillMode"] == "process"
+    *interpreter, file = unit["ExecStart"].removeprefix("/usr/bin/env python3 ").split()
+    assert (interpreter, file) == (["-m", "gcr", "serve"], "%h/.config/gcr/serve.toml")
+    done = subprocess.run([sys.executable, *interpreter, "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "FILE" in done.stdout
 
 
 def test_every_variable_of_gcr_in_a_recipe_is_a_setting() -> None:
@@ -48,12 +85,13 @@ def test_every_variable_of_gcr_in_a_recipe_is_a_setting() -> None:
     assert named <= {environment_name(name) for name in Config.__dataclass_fields__}
 
 
-def test_systemd_understands_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["gcrd.service", "gcr-serve.service"])
+def test_systemd_understands_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     analyze = shutil.which("systemd-analyze")
     if not analyze:
         pytest.skip("there is no systemd-analyze")
-    passes(analyze, "--user", "--man=no", "verify", str(DEPLOY / "gcrd.service"))
+    passes(analyze, "--user", "--man=no", "verify", str(DEPLOY / name))
 
 
 def test_the_prolog_passes_shellcheck() -> None:
