@@ -134,3 +134,13 @@ def test_a_program_that_ends_meanwhile(machine: Machine) -> None:
     until(lambda: machine.job("llm") is None or None, 20, "the job is forgotten")
     until(lambda: machine.used() <= CONTEXT or None, 20, "the device is free")
     kill(*machine.children("gcr.worker"))
+
+
+def test_the_context_leaves_where_the_worker_has_ended(machine: Machine) -> None:
+    job, before = machine.start()
+    suspend(machine, stays=True)
+    kill(*machine.children("gcr.worker"))
+    until(lambda: resident(machine) == 0 or None, 20, "its memory is gone")
+    gone = machine.gcr("checkpoint", "llm")
+    assert (gone.code, gone.body["state"], gone.body["vram_after_bytes"]) == (0, "suspended", 0), gone.body
+    machine.comes_back(job, before)

@@ -328,12 +328,17 @@ def test_what_cannot_be_taken_back_at_once_is_taken_back_later(machine: Machine,
 # ---- ways to go and to come back ---------------------------------------------------------------------------------
 
 
-def test_the_data_alone_goes_and_comes(machine: Machine) -> None:
+def test_the_data_alone_goes_and_comes_and_contexts_may_go_later(machine: Machine) -> None:
     group = Group.start(machine, ranks=2)
     group.lends("asked", "legacy")
     for _ in range(2):
         group.swaps("--data-only")
         group.lends("cached")
+    group.leave("--data-only")
+    group.leave()
+    group.come_back()
+    group.ask("?")
+    group.lends("legacy")
 
 
 def test_an_image_is_written_while_they_run_and_while_they_are_away(machine: Machine) -> None:
