@@ -144,3 +144,26 @@ def test_the_context_leaves_where_the_worker_has_ended(machine: Machine) -> None
     gone = machine.gcr("checkpoint", "llm")
     assert (gone.code, gone.body["state"], gone.body["vram_after_bytes"]) == (0, "suspended", 0), gone.body
     machine.comes_back(job, before)
+
+
+def test_a_server_tells_how_much_is_free_while_it_is_suspended(machine: Machine) -> None:
+    """Its data is away, whatever else is on the device by then. Where its context stays the driver itself answers."""
+    job = machine.told("llm", "alloc 6 3000000")
+    free = int(job.ask("free_bytes"))
+    size = suspend(machine, stays=True)
+    assert free - CONTEXT <= int(job.ask("free_bytes")) <= free
+    assert int(job.ask("free_bytes")) == machine.memory - machine.used()
+    assert machine.ask("checkpoint", "llm").code == 0
+    assert free - CONTEXT + size <= int(job.ask("free_bytes")) <= free + size
+    machine.come_back()
+    assert job.ask("alloc 1 3000000") == "ok"
+    assert int(job.ask("free_bytes")) < free
+
+
+def test_a_program_that_has_not_asked_before_waits_for_how_much_is_free(machine: Machine) -> None:
+    job = machine.told("llm", "alloc 6 3000000")
+    machine.leave()
+    job.tell("free_bytes")
+    assert job.silent(0.4)
+    machine.come_back()
+    assert int(job.hear()) > 0

@@ -13,6 +13,7 @@ Context* current_context();
 // ---- what is answered while a job is suspended (current.cpp)
 void forget_current();  // the calling thread may have another one current
 void forget_primary(CUdevice device);  // the state of its primary context may have changed
+bool known_device(CUdevice* device);  // the calling thread's, if that can be told without a driver call
 void destroy_discarded();  // events that the program gave up meanwhile; in flight
 void reset_discarded_after_fork();
 

@@ -108,6 +108,10 @@ void forget_primary(CUdevice device) {
     if (device >= 0 && device < kDevices) primaries[device].store(0, std::memory_order_relaxed);
 }
 
+bool known_device(CUdevice* device) {
+    return told_device(device) == CUDA_SUCCESS;
+}
+
 void reset_discarded_after_fork() {
     discarding.reset_after_fork();
     discarded.clear();
