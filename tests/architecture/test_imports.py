@@ -24,7 +24,7 @@ VENDOR = {
     "mindspore",
 }
 BACKENDS = {"gcr_nvidia", "gcr_amd", "gcr_ascend"}
-INTEGRATIONS = {"gcr_torch"}
+INTEGRATIONS = {"gcr_torch", "gcr_vllm"}
 PUBLIC_NAMES = {"gcr_torch": "gcr/torch"}  # the folder of core that has an integration's public names, and loads it
 OPEN_TO_INTEGRATIONS = ("gcr.checkpoints", "gcr.errors", "gcr.imageerrors", "gcr.version")
 DEMO_DEVICES = "gcr/demo/devices"
@@ -118,18 +118,18 @@ def core_that_imports_an_integration(root: Path) -> list[str]:
     return [
         f"{path}: {name}"
         for path, name in found
-        if name in INTEGRATIONS and path.parent.as_posix() != PUBLIC_NAMES[name]
+        if name in INTEGRATIONS and path.parent.as_posix() != PUBLIC_NAMES.get(name)
     ]
 
 
 def integrations_that_import_the_inside_of_core(root: Path) -> list[str]:
-    """An integration is written against `gcr.checkpoints`, as one of another project could be."""
+    """An integration is written against `gcr.checkpoints`, or the library, as one of another project could be."""
     return [
         f"{path}: {name}"
         for path in sources(root / "integrations")
         for name in sorted(imported(path))
         if name.partition(".")[0] in {"gcr"} | BACKENDS
-        if not any(name == each or name.startswith(f"{each}.") for each in OPEN_TO_INTEGRATIONS)
+        if name != "gcr" and not any(name == each or name.startswith(f"{each}.") for each in OPEN_TO_INTEGRATIONS)
     ]
 
 
