@@ -90,6 +90,7 @@ class Ballasts(Struct):
         """Waits until no call for a process is under way."""
         if kept := self._kept.pop(target.pid, None):
             kept.settle()
+            target.process.suspension.unheld_by_device.clear()
 
     def _own(self, target: Target, device: str) -> int:
         return self.count.without_data.get((target.pid, device), 0)

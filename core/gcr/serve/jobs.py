@@ -22,7 +22,7 @@ from gcr import processes
 from gcr.api.listings import DeviceList, JobInfo
 from gcr.api.reports import CheckpointReport
 from gcr.api.requests import DevicesRequest
-from gcr.errors import DaemonUnavailable, GcrError, NameTaken, NotAllKnown, UnsupportedState
+from gcr.errors import DaemonUnavailable, GcrError, NameTaken, NotAllKnown, UnsupportedState, WrongState
 from gcr.library import calls
 from gcr.library.answers import checked
 from gcr.library.job import Job
@@ -127,6 +127,9 @@ class NodeJobs:
         return Moved(bytes=report.bytes, seconds=_phases(report, _WAKE_PHASES))
 
     async def leave(self, name: str) -> None:
+        found = (await self.find()).get(name)
+        if found is None or not found.context:
+            raise WrongState(f"{name} is not parked, or its context has left", hint="gcr ps")
         await self._call(lambda: Job(name, None).checkpoint())
 
     async def end(self, name: str, job: Found) -> None:

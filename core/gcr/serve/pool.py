@@ -283,6 +283,7 @@ class Pool:
 
     def _died(self, model: Model) -> None:
         job, model.job = model.job, None
+        self._contexts.stays(model.name, False)
         model.draining = False
         model.move(Event.DIED)
         if job:
@@ -355,6 +356,7 @@ class Pool:
             self._contexts.stays(model.name, found.context)
             model.move(Event.FOUND_PARKED)
         elif not found.parked and model.state is State.PARKED:
+            self._contexts.stays(model.name, False)
             model.move(Event.FOUND_RUNNING)
 
 

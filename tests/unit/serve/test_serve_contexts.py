@@ -77,3 +77,23 @@ async def test_those_of_an_earlier_serve_are_known(tmp_path):
         await client.until(lambda: client.state("a") == "parked", "it is found")
         await client.ask("b")
         assert fakes.ways("leave") == ["a"]
+
+
+@served
+@pytest.mark.parametrize("how", ["by hand", "dies"])
+async def test_a_model_that_runs_again_is_left_alone(how, tmp_path):
+    """Its context stays with it: to have that leave would suspend the model."""
+    async with front(config_of(tmp_path, a="memory=6", b="memory=6"), jobs()) as client:
+        await client.ask("a")
+        await client.jobs.park("a")
+        await client.until(lambda: client.state("a") == "parked", "it is noticed")
+        if how == "by hand":
+            await client.jobs.wake("a")
+            await client.until(lambda: client.state("a") == "ready", "it is noticed")
+        else:
+            await client.jobs.die("a")
+            await client.until(lambda: client.state("a") == "cold", "it is noticed")
+            assert (await client.ask("a"))[0] == 200
+        client.jobs.done.clear()
+        assert (await client.ask("b"))[0] == 200
+        assert client.jobs.ways("leave") == []

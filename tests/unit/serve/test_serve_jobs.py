@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from gcr import processes
-from gcr.errors import GcrError, NoRoom, UnsupportedState
+from gcr.errors import GcrError, NoRoom, UnsupportedState, WrongState
 from gcr.names import JOB_NAME
 from gcr.protocol.begun import Surroundings
+from gcr.serve import jobs as serve_jobs
 from gcr.serve import origin
 from gcr.serve.config import ModelConfig, Parking, load
 from gcr.serve.jobs import NodeJobs
@@ -76,6 +78,18 @@ class Seen(NodeJobs):
 
     async def end(self, name: str, job: Found) -> None:
         self.ended.append(job.pid)
+
+
+@pytest.mark.parametrize(("context", "how"), [(True, [{}]), (False, []), (None, [])])
+def test_a_context_leaves_only_where_it_is_that_of_a_parked_model(
+    monkeypatch: pytest.MonkeyPatch, context: bool | None, how: list[object]
+) -> None:
+    job: Any = Asked()
+    monkeypatch.setattr(serve_jobs, "Job", lambda _name, _pid: job)
+    found = None if context is None else living(parked=bool(context), context=bool(context))
+    with nullcontext() if how else pytest.raises(WrongState):
+        asyncio.run(Seen(found).leave("chat"))
+    assert job.how == how
 
 
 def living(**how: Any) -> Found:
