@@ -15,6 +15,7 @@ from gcr.engine.node import World
 from gcr.engine.turns import Turns
 from gcr.errors import DeadlinePassed
 from gcr.job.states import State
+from gcr.job.suspension import Suspension
 from gcr.peers.shares import NOTHING
 from gcr.protocol.wire import AgentPhase
 
@@ -90,12 +91,14 @@ def test_a_checkpoint_that_is_taken_back_late_leaves_no_copy_in_a_worker_that_li
     any_of_it = Recorder(said)
     status = SimpleNamespace(phase=AgentPhase.QUIESCED, flags=0, handles=1)
     process = SimpleNamespace(look=lambda: SimpleNamespace(status=status), settle=any_of_it.settle, agent=any_of_it)
+    process.suspension = Suspension()
     target = SimpleNamespace(process=process, control_state=any_of_it, imports=any_of_it, resume=any_of_it.resume)
     target.pid, target.copy_name, target.world, target.keeper = 7, "copy 9", None, lambda: any_of_it
     target.bytes_by_device = target.devices = {"GPU-1": 1, "GPU-2": 1}
     warm = {"GPU-1": SimpleNamespace(copies=any_of_it)}
     node = SimpleNamespace(config=Config(), turns=Turns(), warm_worker=lambda _world, device: warm.get(device))
     target.read_shares, target.shares, target.phase = any_of_it.read_shares, NOTHING, lambda: AgentPhase.QUIESCED
+    target.node = node
     rolling_back.roll_back([cast("Any", target)], [], cast("Any", node))
     assert said.index("resume") < said.index("forget_copy copy 9")
     assert said.count("forget_copy copy 9") == 1
