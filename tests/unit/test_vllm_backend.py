@@ -95,6 +95,12 @@ def test_where_one_machine_fails_the_other_comes_back(monkeypatch: pytest.Monkey
     assert sorted(ranks.acted) == [(0, "restore"), (0, "suspend"), (2, "suspend")]
 
 
+def test_no_rank_waits_for_one_that_fails_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(monkeypatch, local=[0, 1])
+    ranks.fails[0, "suspend"] = OSError("no socket")
+    assert set(ranks.all("suspend")) == {"RUNNING: gcr: OSError('no socket')"}
+
+
 def test_a_restore_that_fails_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks(monkeypatch, local=[0, 1])
     ranks.fails[0, "restore"] = NoRoom("full", missing=1)

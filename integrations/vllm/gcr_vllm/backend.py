@@ -69,6 +69,8 @@ def _failure_of(act: Callable[[], object]) -> str:
         act()
     except GcrError as error:
         return f"{error.code}: {error}"
+    except Exception as error:  # the other ranks wait for the word of this one
+        return repr(error)
     return ""
 
 
