@@ -173,4 +173,4 @@ class WayBack(Struct):
 
     def _hold(self, worker: WorkerPeer, size: int) -> None:
         worker.handles.hold_ballast(self.target.hold, size)
-        del self.target.process.suspension.unheld_by_device[worker.device]
+        self.target.process.suspension.unheld_by_device.pop(worker.device, None)
