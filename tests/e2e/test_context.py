@@ -133,7 +133,6 @@ def test_a_program_that_ends_meanwhile(machine: Machine) -> None:
     job.supervisor.wait(20)
     until(lambda: machine.job("llm") is None or None, 20, "the job is forgotten")
     until(lambda: machine.used() <= CONTEXT or None, 20, "the device is free")
-    kill(*machine.children("gcr.worker"))
 
 
 def test_the_context_leaves_where_the_worker_has_ended(machine: Machine) -> None:

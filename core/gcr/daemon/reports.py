@@ -132,13 +132,13 @@ def of_resting(job: Job, nbytes: int, left: int | None) -> CheckpointReport:
 
 
 def of_context(job: Job, done: Work, resident: int) -> CheckpointReport:
-    """Returns the report of a job whose data was suspended before, and whose control state has left now, too."""
+    """Returns the report of a checkpoint that saved control state alone: the data had left before."""
     course = done.course
     nbytes = sum(sum(target.bytes_by_device.values()) for target in done.targets)
     return replace(
         of_resting(job, nbytes, sum(done.count.after.values()) + resident),
         vram_free_s=None if resident else course.since_start("vram_free"),
-        control_s=course.since_start("frozen"),
+        control_s=course.between("prepared", "frozen"),
         resident_bytes=resident,
         phases_s=phases(course.marks, course.began),
     )

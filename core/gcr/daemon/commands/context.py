@@ -9,6 +9,7 @@ from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.control import ControlMeans
 from gcr.daemon import departures, reports
+from gcr.daemon.commands.evicting import resident_of
 from gcr.daemon.commands.resting import rests
 from gcr.daemon.commands.transaction import carry_out, target_of
 from gcr.daemon.coordinator import Coordinator
@@ -25,7 +26,7 @@ from gcr.job.states import State
 def saved(node: Coordinator, job: Job, course: Course, request: CheckpointRequest) -> CheckpointReport | None:
     """Returns the report once the devices count nothing of the job; None where this is not what is asked for.
 
-    Raises UnsupportedState for a process whose control state cannot leave, JobEnding, DriverError, RolledBack.
+    Raises UnsupportedState where the driver cannot save a process; JobEnding, DriverError, RolledBack.
     """
     if request.data_only or request.image is not None or not _has_contexts(node, job):
         return None
@@ -48,7 +49,7 @@ def _saved(node: Coordinator, job: Job, course: Course, request: CheckpointReque
     carry_out(node, job, context.plan_of(work), targets)
     job.decision = work.decision
     departures.settle_ends(job)
-    report = reports.of_context(job, work, _resident(node, targets))
+    report = reports.of_context(job, work, resident_of(node, targets))
     job.results.tell(report, course.began)
     return report
 
@@ -63,8 +64,3 @@ def _target(node: Coordinator, job: Job, process: Process) -> Target:
     for device in target.bytes_by_device:
         target.books.unexplained[device] = max(0, target.worker(device).counted(target.pid)[1])
     return target
-
-
-def _resident(node: Coordinator, targets: list[Target]) -> int:
-    holds = {target.hold for target in targets}
-    return sum(one.bytes for one in node.residents.all() if one.hold in holds)

@@ -38,9 +38,9 @@ def evicted(node: Coordinator, job: Job, course: Course) -> CheckpointReport | N
     count = _count(job, targets)
     count.wait()
     course.mark("vram_free")
-    left = sum(count.after.values()) + _left(node, targets)
+    left = sum(count.after.values()) + resident_of(node, targets)
     report = reports.of_resting(job, sum(one.bytes for one in found), left)
-    report = replace(report, vram_free_s=course.since_start("vram_free"), resident_bytes=_left(node, targets))
+    report = replace(report, vram_free_s=course.since_start("vram_free"), resident_bytes=resident_of(node, targets))
     job.results.tell(report, course.began)
     return report
 
@@ -74,6 +74,7 @@ def _target(node: Coordinator, job: Job, one: Resident, transaction: int) -> Tar
     return target
 
 
-def _left(node: Coordinator, targets: Sequence[Target]) -> int:
+def resident_of(node: Coordinator, targets: Sequence[Target]) -> int:
+    """Returns the bytes of these processes that are on their devices still."""
     holds = {target.hold for target in targets}
     return sum(one.bytes for one in node.residents.all() if one.hold in holds)

@@ -1,4 +1,4 @@
-"""FREEZE of a job whose data has left its devices already: its control state leaves, too.
+"""FREEZE alone: the driver saves the control state of a job that `--data-only` has suspended.
 
 The bytes lie where the checkpoint of the data left them. So the decision that stands is amended, and nothing is staged.
 """
@@ -28,6 +28,7 @@ class FreezeAlone(Struct, frozen=True):
         work = self.work
         work.course.tell("freezing")
         work.ballasts.room.look()
+        work.course.mark("prepared")
         for target in work.targets:
             undo.push("freeze", partial(thaw, work, target))
         freeze(work)
