@@ -14,9 +14,10 @@ from gcr.protocol.wire import (
 )
 
 
-def declared(table: ModuleType) -> list[type[Operation[Any]]]:
-    """Returns the operations of a module; a class without a name on the socket is a base of others."""
-    found = [each for each in vars(table).values() if isinstance(each, type) and issubclass(each, Operation)]
+def declared(*tables: ModuleType) -> list[type[Operation[Any]]]:
+    """Returns the operations of these modules; a class without a name on the socket is a base of others."""
+    names = {each for table in tables for each in vars(table).values() if isinstance(each, type)}
+    found = sorted((each for each in names if issubclass(each, Operation)), key=lambda each: each.__name__)
     return [each for each in found if hasattr(each, "op") and each is not Operation]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,7 @@ from gcr.daemon.desk import SupervisorDesk
 from gcr.errors import UsageError
 from gcr.image_helper.service import ImageService
 from gcr.memory.escrow import Escrow
-from gcr.protocol.operations import control, daemon, image, supervisor, worker
+from gcr.protocol.operations import control, daemon, image, ring, supervisor, worker
 from gcr.protocol.operations.operation import Dispatcher, Done, Operation, Ready
 from gcr.supervisor.offer import Offer
 from gcr.worker.holdings import Holdings
@@ -25,18 +26,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 from channels import declared
 
 SERVED = [
-    (supervisor, Offer(Escrow()).operations()),
-    (daemon, SupervisorDesk(Mock(), Mock(), Mock()).operations()),
-    (control, ControlService("no_such_backend")._operations),
-    (image, ImageService().operations),
-    (worker, WorkerService(Holdings(cast("Any", None), cast("Any", None), "GPU-1"), 0.0).operations),
+    ((supervisor,), Offer(Escrow()).operations()),
+    ((daemon,), SupervisorDesk(Mock(), Mock(), Mock()).operations()),
+    ((control,), ControlService("no_such_backend")._operations),
+    ((image,), ImageService().operations),
+    ((worker, ring), WorkerService(Holdings(cast("Any", None), cast("Any", None), "GPU-1"), 0.0).operations),
 ]
 
 
-@pytest.mark.parametrize(("table", "served"), SERVED, ids=lambda each: getattr(each, "__name__", ""))
-def test_each_operation_is_served_and_has_a_name_of_its_own(table: ModuleType, served: Dispatcher) -> None:
-    assert {*served.handlers} == {*declared(table)}
-    names = [each.op for each in declared(table)]
+@pytest.mark.parametrize(("tables", "served"), SERVED)
+def test_each_operation_is_served_and_has_a_name_of_its_own(tables: Sequence[ModuleType], served: Dispatcher) -> None:
+    assert {*served.handlers} == {*declared(*tables)}
+    names = [each.op for each in declared(*tables)]
     assert len({*names}) == len(names) > 2
 
 
@@ -145,7 +146,7 @@ SAID = [
         },
     ),
     (
-        worker.Fill(worker.CopyName("7.1", 9), (1, 4096, 512), 1.5),
+        ring.Fill(worker.CopyName("7.1", 9), (1, 4096, 512), 1.5),
         {"copy": {"hold": "7.1", "transaction": 9}, "window": [1, 4096, 512], "deadline": 1.5},
     ),
 ]

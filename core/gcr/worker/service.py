@@ -5,6 +5,7 @@ from typing import Any
 
 from gcr.protocol.batches import Incoming
 from gcr.protocol.channel import Request
+from gcr.protocol.operations import ring
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import Answer, Dispatcher, Handler, Handlers, Operation
 from gcr.worker.holdings import Holdings
@@ -27,8 +28,8 @@ STEPS: frozenset[type[Operation[Any]]] = frozenset(
         ops.SetAside,
         ops.Refill,
         ops.CopyOn,
-        ops.Fill,
-        ops.Empty,
+        ring.Fill,
+        ring.Empty,
         ops.Seal,
         ops.SealedSegments,
     }

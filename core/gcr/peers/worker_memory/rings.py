@@ -3,7 +3,7 @@
 from functools import partial
 
 from gcr.peers.worker_memory.calls import WorkerCalls
-from gcr.protocol.operations import worker as ops
+from gcr.protocol.operations import ring as ops
 from gcr.protocol.operations.worker import CopyName
 
 

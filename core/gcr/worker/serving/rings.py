@@ -4,8 +4,9 @@ from msgspec import Struct
 
 from gcr.memory.escrow import duplicate
 from gcr.protocol.batches import BATCH
-from gcr.protocol.operations import worker as ops
+from gcr.protocol.operations import ring as ops
 from gcr.protocol.operations.operation import Answer, Handlers
+from gcr.protocol.operations.worker import Bytes
 from gcr.worker.holdings import Holdings
 from gcr.worker.streaming import empty, fill, lay_out_held, make_ring, ring_of
 
@@ -18,7 +19,7 @@ class RingServing(Struct, frozen=True):
         return {
             ops.MakeRing: lambda asked, _fds, _request: self._make(asked),
             ops.RingMemory: lambda asked, _fds, _request: Answer(fds=self._some_memory(asked)),
-            ops.LayOutHeld: lambda asked, _fds, _request: Answer(ops.Bytes(lay_out_held(copy(asked.copy)))),
+            ops.LayOutHeld: lambda asked, _fds, _request: Answer(Bytes(lay_out_held(copy(asked.copy)))),
             ops.Fill: lambda asked, _fds, _request: fill(copy(asked.copy), asked.window, asked.deadline),
             ops.Empty: lambda asked, _fds, _request: empty(copy(asked.copy), asked.window, asked.deadline),
             ops.DropRing: lambda asked, _fds, _request: self._drop(asked),
