@@ -5,7 +5,7 @@ A drain lives inside the worker of one device, holds the vendor's context there 
 Sizes are bytes, addresses are integers, times are seconds. Every method may raise `DriverError`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -159,6 +159,21 @@ class CopiesWithin(Protocol):
 
     def move(self, moves: Sequence[Move]) -> Transfer:
         """Starts copying within the device."""
+        ...
+
+
+@runtime_checkable
+class WritesPaced(Protocol):
+    """A DataDrain whose writes let the driver's own copies in between: those wait for all that was queued before them.
+
+    Without this a driver that brings a process back beside them may take twice as long.
+    """
+
+    def write_paced(self, spans: Sequence[Span], paced: Callable[[], bool]) -> Transfer:
+        """Starts copying host → device. While `paced` says so, one short piece is in flight at a time.
+
+        The transfer need go on only while some thread is in its `wait`, or asks it for what is `done`.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from threading import Thread
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from gcr.memory.arena import Arena
 from gcr.protocol.operations.worker import ProcessFacts
 from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
+from gcr.worker.holdings import Holdings
 from gcr.worker.refilling import copy_in
 
 MIB = 1 << 20
@@ -170,7 +172,7 @@ def test_what_needs_a_context_says_so(attachment: Attachment, arena: Arena) -> N
     with pytest.raises(NoContext):
         holding.create(3, 0)
     with pytest.raises(NoContext):
-        copy_in(holding.copy(3), 1.0, lambda _report: None)
+        copy_in(holding.copy(3), 1.0, lambda _report: None, lambda: False)
     holding.release()
 
 
@@ -207,6 +209,56 @@ def test_memory_that_is_being_refilled_is_released_after_the_transfer(arena: Are
     holding.copy(3).lay_out([HandleSpec(7, MIB)])
     holding.create(3, 0)
     with suppress(RolledBack):
-        copy_in(holding.copy(3), 10.0, lambda _report: None)
+        copy_in(holding.copy(3), 10.0, lambda _report: None, lambda: False)
     ending[0].join(10)
     assert drain.said.index("waited") < drain.said.index("released")
+
+
+class Pacing(Drain):
+    """A drain that says which of its transfers were waited for before the next one began. `asks`: about the pace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        self.asks: list[Callable[[], bool]] = []
+
+    def create(self, specs: Sequence[HandleSpec]) -> DeviceRange:
+        starts = accumulate((each.size for each in specs), initial=0)
+        offsets = {each.id: start for each, start in zip(specs, starts, strict=False)}
+        return DeviceRange(1 << 40, sum(each.size for each in specs), offsets)
+
+    def write_paced(self, spans: Sequence[Span], paced: Callable[[], bool]) -> SimpleNamespace:
+        size = sum(span.size for span in spans)
+        self.asks.append(paced)
+        self.said.append("began")
+        return SimpleNamespace(wait=lambda _timeout: self.said.append("waited"), done=lambda: size)
+
+    def release(self, _where: DeviceRange) -> None: ...
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_while_the_driver_is_at_work_one_transfer_follows_the_other(arena: Arena, at_work: bool) -> None:
+    drain = Pacing()
+    attachment = Attachment(lambda: drain)  # type: ignore[arg-type,return-value]
+    attachment.attach()
+    holdings = Holdings(attachment, arena, "GPU-a")
+    holdings.driver_at_work("of another process", at_work)
+    copy = holdings.of("llm/1").copy(3)
+    copy.lay_out([HandleSpec(each, 4 * MIB) for each in range(4)])
+    assert copy.segments
+    count = len(copy.segments.parts)
+    assert count > 1
+    holdings.of("llm/1").create(3, 0)
+    copy_in(copy, 10.0, lambda _report: None, holdings.paced)
+    first = ["began", "waited"] * count if at_work else ["began"] * count
+    assert drain.said == first + ["waited"] * count
+    assert all(ask() is at_work for ask in drain.asks)
+    holdings.driver_at_work("of another process", False)
+    assert not any(ask() for ask in drain.asks)
+
+
+def test_a_process_that_is_gone_no_longer_holds_up_the_copies_of_others(attachment: Attachment, arena: Arena) -> None:
+    holdings = Holdings(attachment, arena, "GPU-a")
+    holdings.driver_at_work("llm/1", True)
+    holdings.remove("llm/1")
+    assert not holdings.paced()

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -213,11 +214,29 @@ def test_an_image_is_on_the_device_before_the_process_is_touched(monkeypatch):
 def test_data_comes_back_beside_the_control_state_and_both_are_taken_back():
     made = Made()
     said = made.does(BringBack(made.restore))
-    assert sorted(said) == ["control.thaw", "imports.give_from_workers", "worker.drop_ballast", "worker.refill"]
+    paced = [each for each in said if each == "worker.driver_at_work"]
+    both = ["control.thaw", "imports.give_from_workers", "worker.drop_ballast", "worker.refill"]
+    assert sorted(said) == sorted([*both, *paced])
     assert said.index("worker.drop_ballast") < said.index("control.thaw") < said.index("imports.give_from_workers")
     assert made.restore.refilled == {(1, DEVICE): Moved(SIZE, 1.0)}
     assert made.undone() == [*FRESH, *FRESH, "control.freeze_again"]
     assert made.target.imports.given_back == set()
+
+
+@pytest.mark.parametrize("thaw", [None, PeerGone("it is gone")])
+def test_refills_let_the_driver_in_between_until_it_is_done_also_where_it_fails(thaw):
+    made = Made(thaw=thaw, driver_at_work=lambda _hold, at_work: made.said.append(f"at work: {at_work}"))
+    with suppress(PeerGone):
+        made.does(BringBack(made.restore))
+    begun, done = made.said.index("at work: True"), made.said.index("at work: False")
+    assert begun < made.said.index("worker.refill")
+    assert begun < made.said.index("control.thaw") < done
+    assert made.said.count("at work: True") == 1
+
+
+def test_a_worker_that_does_not_answer_about_the_driver_stops_no_restore():
+    made = Made(driver_at_work=PeerGone("it is gone"))
+    assert "imports.give_from_workers" in made.does(BringBack(made.restore))
 
 
 def test_with_data_only_the_control_state_is_not_touched():

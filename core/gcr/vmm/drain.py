@@ -20,7 +20,7 @@ from gcr.vmm.driver import DeviceFull, Physical, VmmDriver
 from gcr.vmm.hashing import Asked, Hasher
 from gcr.vmm.ranges import OwnedRange, map_side_by_side, quietly
 from gcr.vmm.reads import Reads
-from gcr.vmm.transfer import Copy, Part, StreamTransfer, device_to_host, host_to_device, within_device
+from gcr.vmm.transfer import Copy, Paced, Part, StreamTransfer, device_to_host, host_to_device, never, within_device
 
 HASH_SECONDS = 120.0
 
@@ -128,14 +128,17 @@ class VmmDrain:
         return self._start(((each.host, each.device, each.size) for each in spans), device_to_host)
 
     def write(self, spans: Sequence[Span]) -> StreamTransfer:
-        return self._start(((each.device, each.host, each.size) for each in spans), host_to_device)
+        return self.write_paced(spans, never)
+
+    def write_paced(self, spans: Sequence[Span], paced: Paced) -> StreamTransfer:
+        return self._start(((each.device, each.host, each.size) for each in spans), host_to_device, paced)
 
     def move(self, moves: Sequence[Move]) -> StreamTransfer:
         return self._start(((each.target, each.source, each.size) for each in moves), within_device)
 
-    def _start(self, parts: Iterable[Part], copy: Copy) -> StreamTransfer:
+    def _start(self, parts: Iterable[Part], copy: Copy, paced: Paced = never) -> StreamTransfer:
         self._enter()
-        return self._reads.start(parts, copy)
+        return self._reads.start(parts, copy, paced)
 
     # ---- hashes -----------------------------------------------------------------------------------------------
 

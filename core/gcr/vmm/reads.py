@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from gcr.errors import DeadlinePassed
 from gcr.vmm.driver import VmmDriver
-from gcr.vmm.transfer import Copy, Part, StreamTransfer
+from gcr.vmm.transfer import Copy, Paced, Part, StreamTransfer, never
 
 SETTLE_SECONDS = 60.0
 
@@ -24,8 +24,8 @@ class Reads:
         self._lock = threading.Lock()  # guards the transfers; never held across a driver call
         self._reading = threading.Lock()  # held while memory is hashed or unmapped: never both
 
-    def start(self, parts: Iterable[Part], copy: Copy) -> StreamTransfer:
-        transfer = StreamTransfer(self._driver, parts, copy)
+    def start(self, parts: Iterable[Part], copy: Copy, paced: Paced = never) -> StreamTransfer:
+        transfer = StreamTransfer(self._driver, parts, copy, paced)
         with self._lock:
             self._transfers = [each for each in self._transfers if each.running]
             self._transfers.append(transfer)

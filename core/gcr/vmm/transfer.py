@@ -2,8 +2,13 @@
 
 One stream keeps the link full (55.2 GB/s of 55.3 measured on an H200 with one call across many handles), so spans are
 cut only for progress: an event follows each 64 MiB, about every millisecond.
+
+A paced transfer queues one piece of 16 MiB at a time. The driver's own copies wait for all that other processes have
+queued: beside a full queue an H200 brought a context back in 0.47 s, beside such pieces in 0.27 s, and alone in 0.25 s.
+The pieces moved 49 GB/s, the full queue 52.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,11 +20,17 @@ from gcr.errors import DeadlinePassed, DriverError
 from gcr.vmm.driver import CopyStream, Event, VmmDriver
 
 PIECE_BYTES = 64 << 20
+PACED_BYTES = 16 << 20
 POLL_SECONDS = 0.0005
 ABANDON_SECONDS = 60.0
 
 Part = tuple[int, int, int]  # where to, where from, bytes
 Copy = Callable[[CopyStream, int, int, int], None]
+Paced = Callable[[], bool]
+
+
+def never() -> bool:
+    return False
 
 
 def device_to_host(stream: CopyStream, target: int, source: int, size: int) -> None:
@@ -34,11 +45,14 @@ def within_device(stream: CopyStream, target: int, source: int, size: int) -> No
     stream.device_to_device(target, source, size)
 
 
-def cut(parts: Iterable[Part], limit: int = PIECE_BYTES) -> Iterator[Part]:
-    """The same copies in pieces of at most `limit` bytes, in order."""
+def cut(parts: Iterable[Part], limit: Callable[[], int]) -> Iterator[Part]:
+    """The same copies in pieces, in order. `limit` is asked for the most bytes of each piece."""
     for target, source, size in parts:
-        for start in range(0, size, limit):
-            yield target + start, source + start, min(limit, size - start)
+        start = 0
+        while start < size:
+            step = min(limit(), size - start)
+            yield target + start, source + start, step
+            start += step
 
 
 class Mark(Struct, frozen=True):
@@ -49,34 +63,42 @@ class Mark(Struct, frozen=True):
 
 
 class StreamTransfer:
-    """A transfer on a stream of its own. Any thread may ask; `_lock` is held for one look, never for a wait."""
+    """A transfer on a stream of its own. Any thread may ask; `_lock` is held for one look, never for a wait.
 
-    def __init__(self, driver: VmmDriver, parts: Iterable[Part], copy: Copy) -> None:
-        self._driver = driver
+    paced: while it says so, one piece is in flight, and `done` and `wait` queue the next one
+    """
+
+    def __init__(self, driver: VmmDriver, parts: Iterable[Part], copy: Copy, paced: Paced = never) -> None:
+        self._driver, self._copy, self._paced = driver, copy, paced
+        self._left: Iterator[Part] | None = cut(parts, lambda: PACED_BYTES if paced() else PIECE_BYTES)
         self._marks: list[Mark] = []
-        self._moved = 0
+        self._queued = self._moved = 0
         self._lock = threading.Lock()
         self._seconds: float | None = None
         self._stream = driver.stream()
         self._begin: Event = None
         self._end: Event = None
         try:
-            self._enqueue(parts, copy)
+            self._begin = self._stream.mark(timed=True)
+            self._feed()
         except DriverError:
             self.abandon()  # what is already on its way must not outlive the caller's buffers
             raise
 
-    def _enqueue(self, parts: Iterable[Part], copy: Copy) -> None:
-        self._begin = self._stream.mark(timed=True)
-        queued = marked = 0
-        for target, source, size in cut(parts):
-            copy(self._stream, target, source, size)
-            queued += size
-            if queued - marked >= PIECE_BYTES:
-                self._marks.append(Mark(self._stream.mark(timed=False), queued))
-                marked = queued
-        self._end = self._stream.mark(timed=True)
-        self._marks.append(Mark(self._end, queued))
+    def _feed(self) -> None:
+        """Queues the next piece where it is to be alone, else all that is left."""
+        marked = self._queued
+        for target, source, size in self._left or ():
+            self._copy(self._stream, target, source, size)
+            self._queued += size
+            alone = self._paced()
+            if alone or self._queued - marked >= PIECE_BYTES:
+                self._marks.append(Mark(self._stream.mark(timed=False), self._queued))
+                marked = self._queued
+            if alone:
+                return
+        self._left, self._end = None, self._stream.mark(timed=True)
+        self._marks.append(Mark(self._end, self._queued))
 
     def done(self) -> int:
         """Bytes moved so far."""
@@ -89,6 +111,8 @@ class StreamTransfer:
             if self._seconds is None:
                 self._driver.enter()
                 self._advance()
+                if self._left and not (self._marks and self._paced()):
+                    self._feed()
                 if not self._marks:
                     self._seconds = self._stream.seconds(self._begin, self._end)
                     self._close()
@@ -107,8 +131,15 @@ class StreamTransfer:
         while not self._look():
             if time.monotonic() >= give_up:
                 raise DeadlinePassed(f"a copy moved {self._moved} bytes in {timeout:.3f} s and is not at its end")
-            time.sleep(POLL_SECONDS)
+            self._pause()
         return self._seconds or 0.0
+
+    def _pause(self) -> None:
+        """Waits for a moment; with pieces left hardly at all, since the link stands still until the next is queued."""
+        if self._left:
+            os.sched_yield()
+        else:
+            time.sleep(POLL_SECONDS)
 
     @property
     def running(self) -> bool:
@@ -119,7 +150,7 @@ class StreamTransfer:
         give_up = time.monotonic() + ABANDON_SECONDS
         while not self._stream.idle() and time.monotonic() < give_up:
             time.sleep(POLL_SECONDS)
-        self._seconds = 0.0
+        self._seconds, self._left = 0.0, None
         self._close()
 
     def _close(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, TypeGuard, cast
 
-from gcr.drain import CopiesWithin, DataDrain, PreparesHash
+from gcr.drain import CopiesWithin, DataDrain, PreparesHash, WritesPaced
 from gcr.plugins import asked
 
 
@@ -41,6 +41,10 @@ def copies_within(drain: DataDrain) -> TypeGuard[CopiesWithin]:
 
 def prepares_hash(drain: DataDrain) -> TypeGuard[PreparesHash]:
     return isinstance(_behind_guard(drain), PreparesHash)
+
+
+def writes_paced(drain: DataDrain) -> TypeGuard[WritesPaced]:
+    return isinstance(_behind_guard(drain), WritesPaced)
 
 
 def _behind_guard(drain: DataDrain) -> DataDrain:

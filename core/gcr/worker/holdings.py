@@ -19,6 +19,7 @@ class Holdings(Struct):
     arena: Arena
     device: str
     _by_hold: dict[str, Holding] = field(default_factory=dict)
+    _driver_at: set[str] = field(default_factory=set)  # holds of processes whose control state is on its way
     _lock: Lock = field(default_factory=Lock)
 
     def of(self, hold: str, name: str | None = None) -> Holding:
@@ -61,6 +62,16 @@ class Holdings(Struct):
     def remove(self, hold: str) -> None:
         with self._lock:
             self._by_hold.pop(hold, None)
+            self._driver_at.discard(hold)
+
+    def driver_at_work(self, hold: str, at_work: bool) -> None:
+        """Notes that the driver moves the control state of a process, or does no longer."""
+        with self._lock:
+            (self._driver_at.add if at_work else self._driver_at.discard)(hold)
+
+    def paced(self) -> bool:
+        """Tells whether copies to the device are to let the driver's own copies in between. Takes no lock."""
+        return bool(self._driver_at)
 
     def detach(self) -> None:
         """Gives the context back. Raises WrongState while memory is held with it."""

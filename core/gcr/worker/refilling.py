@@ -1,20 +1,23 @@
 """The way of a copy back to the device, segment after segment, each as soon as it is pinned."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from gcr.drain import DataDrain, Span, Transfer
 from gcr.errors import RolledBack
 from gcr.memory.layout import Segment, spans_by_segment
 from gcr.protocol.operations.operation import Progress
 from gcr.protocol.operations.worker import Moved
+from gcr.worker.guarded import writes_paced
 from gcr.worker.hostcopy import HostCopy
-from gcr.worker.telling import Telling, wait_all
+from gcr.worker.telling import Telling, wait_all, wait_for
 
 
-def copy_in(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
-    """Copies to memory that `Holding.create` made. Raises NoContext, DeadlinePassed, PeerGone, and
-    RolledBack where the copy or its memory was given up meanwhile.
+def copy_in(copy: HostCopy, deadline: float, progress: Progress, paced: Callable[[], bool]) -> Moved:
+    """Copies to memory that `Holding.create` made. `paced`: the driver is at work on the device.
+
+    Raises NoContext, DeadlinePassed, PeerGone, and RolledBack where the copy or its memory was given up meanwhile.
     """
     began, drain = time.monotonic(), copy.memory.drain
     with copy.lock, copy.memory.lock:
@@ -23,7 +26,10 @@ def copy_in(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
     telling = Telling(transfers, progress)
     for index, plan in enumerate(groups):
         segment = segment_of(copy, index, began + deadline - time.monotonic())
-        transfers.append(_start(copy, drain, [Span(s.device, s.host + segment.address, s.size) for s in plan]))
+        spans = [Span(s.device, s.host + segment.address, s.size) for s in plan]
+        transfers.append(_start(copy, partial(_write, drain, spans, paced)))
+        if paced():  # one transfer at a time; it becomes a fast one once the driver is done
+            wait_for(transfers[-1], telling, began + deadline)
         telling.now_and_then()
     wait_all(telling, began + deadline)
     copy.ended(transfers)
@@ -33,13 +39,17 @@ def copy_in(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
     return Moved(size, time.monotonic() - began)
 
 
-def _start(copy: HostCopy, drain: DataDrain, spans: Sequence[Span]) -> Transfer:
+def _write(drain: DataDrain, spans: Sequence[Span], paced: Callable[[], bool]) -> Transfer:
+    return drain.write_paced(spans, paced) if writes_paced(drain) else drain.write(spans)
+
+
+def _start(copy: HostCopy, write: Callable[[], Transfer]) -> Transfer:
     """Starts a transfer that is known to be in flight before any memory of it can be released."""
     with copy.lock, copy.memory.lock:
         copy.refuse_given_up()
         if not copy.memory.ranges:
             raise RolledBack("the memory to refill was released meanwhile")
-        transfer = drain.write(spans)
+        transfer = write()
         copy.began([transfer])
     return transfer
 

@@ -29,8 +29,13 @@ class Telling(Struct):
 def wait_all(telling: Telling, end: float) -> None:
     """Waits for all transfers. Raises DeadlinePassed; the holding still has to finish them."""
     for copy in telling.copies:
-        while not _ended(copy, end):
-            telling.now_and_then()
+        wait_for(copy, telling, end)
+        telling.now_and_then()
+
+
+def wait_for(copy: Transfer, telling: Telling, end: float) -> None:
+    """Waits for one transfer. Raises as `wait_all`."""
+    while not _ended(copy, end):
         telling.now_and_then()
 
 

@@ -44,16 +44,33 @@ class BringBack(Struct, frozen=True):
             steps += [*self._refills(target, meter), partial(self._reenter, target, meter)]
         for owner in restore.orphaned:
             steps += self._refills(owner, meter)
-        side_by_side(steps)
+        with self._pacing():
+            side_by_side(steps)
         restore.course.mark("back")
 
     def _refills(self, target: Target, meter: Meter) -> list[Callable[[], None]]:
-        """Returns the copies to the device; there is none to memory that was resident."""
+        return [partial(self._refill, target, each, meter) for each in self._refilling(target)]
+
+    def _refilling(self, target: Target) -> list[WorkerPeer]:
+        """Returns the workers that copy to the device; none copies to memory that was resident."""
         workers = target.workers() if target.copy is None and not self.restore.image else ()
-        there = self.restore.resident
-        return [
-            partial(self._refill, target, each, meter) for each in workers if (target.pid, each.device) not in there
-        ]
+        return [each for each in workers if (target.pid, each.device) not in self.restore.resident]
+
+    @contextmanager
+    def _pacing(self) -> Iterator[None]:
+        """Has the workers let the driver's copies in between theirs, until the driver is done with each process."""
+        thawed = [] if self.restore.data_only else self.restore.targets
+        for target in thawed:
+            self._say_driver_at_work(target, True)
+        try:
+            yield
+        finally:  # a step may have failed before the driver was asked
+            for target in thawed:
+                self._say_driver_at_work(target, False)
+
+    def _say_driver_at_work(self, target: Target, at_work: bool) -> None:
+        for worker in self._refilling(target):
+            quietly("pace", partial(worker.copies.driver_at_work, target.hold, at_work))
 
     def _meter(self) -> Meter:
         """Returns what tells of the bytes that no image has brought yet."""
@@ -104,6 +121,7 @@ class BringBack(Struct, frozen=True):
         began, marks = time.monotonic(), self.restore.course.marks
         with noting_refusals(target, alone=len(self.restore.targets) == 1):
             target.control_state.thaw(self._control_s())
+        self._say_driver_at_work(target, False)
         marks["control_s"] = max(marks.get("control_s", 0.0), time.monotonic() - began)
 
     def _control_s(self) -> float:

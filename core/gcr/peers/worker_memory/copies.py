@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gcr.drain import HandleSpec
+from gcr.peers.waiting import BRIEF
 from gcr.peers.worker_memory.calls import WorkerCalls, rows
 from gcr.protocol.batches import batches, counted
 from gcr.protocol.operations import worker as ops
@@ -88,6 +89,10 @@ class WorkerCopies(WorkerCalls):
         """
         for offset, part in batches(fds):
             self._call(ops.Reclaim(copy, owner, left, offset, len(fds)), part, timeout=60.0)
+
+    def driver_at_work(self, hold: str, at_work: bool) -> None:
+        """Says whether the driver moves the control state of the process now: refills let its copies in between."""
+        self._call(ops.DriverAtWork(hold, at_work), timeout=BRIEF)
 
     def refill(self, copy: CopyName, deadline: float, progress: Progress) -> ops.Moved:
         """Copies the arena's bytes to the memory that `create` made."""

@@ -311,6 +311,14 @@ class Reclaim(Named[Nothing], frozen=True):
     total: int
 
 
+class DriverAtWork(OfProcess[Nothing], frozen=True):
+    """The driver moves the control state of the process: until it is done, refills let its copies in between."""
+
+    op = "driver_at_work"
+
+    at_work: bool
+
+
 class Refill(OfCopy[Moved], frozen=True):
     op = "refill"
 

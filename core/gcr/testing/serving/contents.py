@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from gcr.drain import DataDrain, DeviceRange, Move, Span
+from gcr.drain import DataDrain, DeviceRange, Move, Span, Transfer
 from gcr.errors import GcrError
 from gcr.hashing import ChunkHashes, HashKey
 from gcr.testing.pattern import pattern
@@ -26,15 +26,26 @@ class Contents:
     def _drain(self) -> DataDrain:
         return self._opened.drain
 
-    def fill(self, where: DeviceRange, sizes: Mapping[int, int], seed: int) -> None:
-        """Writes the pattern of each handle into the device, through pinned host memory."""
+    def fill(self, where: DeviceRange, sizes: Mapping[int, int], seed: int, paced: int = 0) -> None:
+        """Writes the pattern of each handle into the device, through pinned host memory.
+
+        paced: how many times the drain is told that the driver is at work, where it asks
+        """
         with self._pinned(sum(sizes.values())) as (address, memory):
             spans = list(_spans(where, sizes, address))
             for span, (id, size) in zip(spans, sizes.items(), strict=True):
                 memory[span.host - address : span.host - address + size] = pattern(seed, id, size)
-            transfer = self._drain.write(spans)
+            transfer = self._write(spans, paced)
             assert transfer.wait(COPY_SECONDS) >= 0.0
             assert transfer.done() == sum(sizes.values())
+
+    def _write(self, spans: Sequence[Span], paced: int) -> Transfer:
+        write_paced = getattr(self._drain, "write_paced", None)  # an optional part: gcr.drain.WritesPaced
+        if not paced or write_paced is None:
+            return self._drain.write(spans)
+        asked = iter(range(paced))
+        transfer: Transfer = write_paced(spans, lambda: next(asked, None) is not None)
+        return transfer
 
     def digests(self, where: DeviceRange, sizes: Mapping[int, int]) -> dict[int, str]:
         """Returns the SHA-256 of each handle's bytes as they are on the device now."""

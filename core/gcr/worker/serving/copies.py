@@ -40,6 +40,7 @@ class CopyServing(Struct, frozen=True):
             ops.ForgetCopy: lambda asked, _fds, _request: self._forget_copy(asked),
             ops.Knows: lambda asked, _fds, _request: Answer(self._knows(asked)),
             ops.Reclaim: lambda asked, fds, _request: self._reclaim(asked, fds),
+            ops.DriverAtWork: lambda asked, _fds, _request: self.holdings.driver_at_work(asked.hold, asked.at_work),
             ops.Refill: lambda asked, _fds, request: Answer(self._refill(asked, request)),
         }
 
@@ -101,7 +102,9 @@ class CopyServing(Struct, frozen=True):
             raise
 
     def _refill(self, asked: ops.Refill, request: Request) -> ops.Moved:
-        return copy_in(self.holdings.copy(asked.copy), asked.deadline, self.link.teller(request, IN))
+        return copy_in(
+            self.holdings.copy(asked.copy), asked.deadline, self.link.teller(request, IN), self.holdings.paced
+        )
 
 
 def _of_device(fds: Sequence[int], device: str) -> Bundle[SealedTable]:
