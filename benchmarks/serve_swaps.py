@@ -52,6 +52,7 @@ hold = "50ms"
 """
 IDLE = "300ms"
 PARKED_SECONDS = 30.0
+GONE_SECONDS = 1.0  # a context leaves while the other model comes in
 Row = dict[str, Any]
 
 
@@ -161,9 +162,16 @@ def by_gcr(server: Server, parked: Parked, turns: int = TURNS, flags: Sequence[s
             if parked is not Parked.AWAY:
                 await_parked(port, model)
             answer = ask(port, model)
-            left = sum(devices.bytes_of(pids[_other(model)]).values())
-            found["turns"].append(_turn(answer, model, wanted, found["base"]) | {"left_bytes": left})
+            found["turns"].append(_turn(answer, model, wanted, found["base"]) | _left(pids[_other(model)]))
             yield found
+
+
+def _left(pid: int) -> Row:
+    """Returns what the device counts of a parked process at most a second after the other one's answer, and when."""
+    began = time.monotonic()
+    while (left := sum(devices.bytes_of(pid).values())) and time.monotonic() - began < GONE_SECONDS:
+        time.sleep(0.01)
+    return {"left_bytes": left, "left_s": time.monotonic() - began}
 
 
 def await_parked(port: int, model: str) -> None:

@@ -61,6 +61,16 @@ def test_the_context_leaves_later(machine: Machine, stays: bool) -> None:
         assert job.ask() == before
 
 
+def test_the_context_may_leave_later_where_the_driver_saves_it(machine: Machine) -> None:
+    job, before = machine.start()
+    gone = machine.ask("checkpoint", "llm", context_later=True)
+    assert (gone.code, gone.body["state"], gone.body["control_s"]) == (0, "data_suspended", None), gone.body
+    left = machine.ask("checkpoint", "llm")
+    assert (left.body["state"], left.body["vram_after_bytes"]) == ("suspended", 0), left.body
+    assert come_back(machine) == 0
+    assert job.ask() == before
+
+
 def test_the_context_leaves_and_the_memory_stays(machine: Machine) -> None:
     job, before = machine.start()
     size, used = suspend(machine, stays=True), machine.used()

@@ -36,6 +36,7 @@ REFUSED: list[tuple[type[Request], dict[str, Any], str]] = [
     (CheckpointRequest, {"target": "llm", "paranoid": True}, "for a checkpoint with an image"),
     (CheckpointRequest, {"target": "llm", "max_bytes_per_s": 9.0}, "for a checkpoint with an image"),
     (CheckpointRequest, {"target": "llm", "wait": "durable"}, "for a checkpoint with an image"),
+    (CheckpointRequest, {**IMAGE, "context_later": True}, "choose one"),
     (CheckpointRequest, {**IMAGE, "wait": "soon"}, "nothing that can be waited for"),
     (CheckpointRequest, {**IMAGE, "max_bytes_per_s": 0.5}, "no rate"),
     (CheckpointRequest, {**IMAGE, "max_bytes_per_s": NAN}, "no rate"),
@@ -122,7 +123,17 @@ def test_what_was_not_asked_for_is_not_sent_and_no_name_has_changed() -> None:
     assert CheckpointRequest(target="llm").to_json() == {"target": "llm"}
     assert SwapRequest(out="llm", back="bb", timeout=5).to_json() == {"out": "llm", "in": "bb", "timeout": 5}
     names = {"target", "timeout", "backend", "image", "store", "encrypted", "data_only", "wait", "live"}
-    names |= {"resident", "leave_running", "stop", "processes", "container", "allow", "paranoid", "max_bytes_per_s"}
+    names |= {
+        "context_later",
+        "resident",
+        "leave_running",
+        "stop",
+        "processes",
+        "container",
+        "allow",
+        "paranoid",
+        "max_bytes_per_s",
+    }
     assert set(CheckpointRequest.__struct_encode_fields__) == names
     assert set(RestoreRequest.__struct_encode_fields__) == (names & {"target", "timeout", "backend", "image"}) | {
         "store",

@@ -120,6 +120,8 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
 
     resident: the memory stays on its devices, beside its copy on the host, until another program needs the room
 
+    context_later: `data_only` where a later checkpoint can have the driver's context leave, else all leaves now
+
     container: the job's agents and supervisor leave, too: a container's runtime saves the processes
     """
 
@@ -127,6 +129,7 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
 
     data_only: bool = False
     resident: bool = False
+    context_later: bool = False
     wait: str = "vram"
     live: bool = False
     leave_running: bool = False
@@ -147,6 +150,8 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
         if self.image is None and self._about_an_image():
             how = "live, leave-running, stop, processes, container, paranoid, a rate and waiting for a disk"
             raise UsageError(f"{how} are for a checkpoint with an image")
+        if self.context_later and self.image is not None:
+            raise UsageError("a context leaves later after a checkpoint without an image: choose one")
         if self.resident and self.image is not None:
             raise UsageError("resident is for a checkpoint without an image: choose one")
         if self.leave_running and self.data_only:

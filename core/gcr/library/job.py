@@ -90,6 +90,7 @@ class Job:
         timeout: float | None = None,
         data_only: bool = False,
         resident: bool = False,
+        context_later: bool = False,
         image: str | None = None,
         wait: Literal["vram", "durable"] = "vram",
         live: bool = False,
@@ -108,6 +109,8 @@ class Job:
 
         `data_only` leaves the driver's context on the device. `resident` leaves the memory there, beside its copy on
         the host, until another program needs the room; a later checkpoint without it frees that memory.
+        `context_later` is `data_only` where the driver can save the context later, at the next checkpoint, and changes
+        nothing elsewhere: the `state` of the report tells.
 
         `image`: a name under which its device memory is written to disk as well, in the background unless `wait` is
         "durable"; into `store`, else where images are kept. `live` copies while it runs, `leave_running` does not take
@@ -125,6 +128,7 @@ class Job:
             encrypted=bool(key_file or key_command),
             data_only=data_only,
             resident=resident,
+            context_later=context_later,
             wait=wait,
             live=live,
             leave_running=leave_running,

@@ -1,12 +1,14 @@
-"""Contexts of parked models that stay on the device, so that these wake by mapping their memory alone.
+"""Contexts of parked models that are on the device still.
 
-They leave before a server starts, which may size itself by the free memory that it sees, and where a model that wakes
-finds no room.
+With `data_only` they stay, so that the models wake by mapping their memory alone. They leave before a server starts,
+which may size itself by the free memory that it sees, and where a model that wakes finds no room. Otherwise the context
+of a model that was parked for another one leaves while that one comes in: the driver saves it meanwhile.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Collection
 
 from gcr.errors import GcrError, NoRoom
 from gcr.serve.upstream import Jobs, Moved
@@ -15,11 +17,12 @@ log = logging.getLogger(__name__)
 
 
 class Contexts:
-    """Belongs to one event loop. A model wakes or loses its context, never both at once."""
+    """Belongs to one event loop. A model wakes or loses its context, never both at once. stay: as `data_only`"""
 
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: Jobs, stay: bool = False) -> None:
+        self._jobs, self._stay = jobs, stay
         self._there: list[str] = []  # the model that was parked first before the rest
+        self._leaving: dict[str, asyncio.Task[bool]] = {}
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
 
     def stays(self, name: str, there: bool) -> None:
@@ -28,8 +31,23 @@ class Contexts:
         if there:
             self._there.append(name)
 
+    async def park(self, name: str, awaited: bool) -> Moved:
+        """Parks a model. awaited: another one waits for its room, and its context leaves after this returns."""
+        done = await self._jobs.park(name, context_later=awaited and not self._stay)
+        self.stays(name, done.context)
+        if done.context and not self._stay:
+            task = self._leaving[name] = asyncio.create_task(self._left(name))
+            task.add_done_callback(lambda _: self._leaving.pop(name))
+        return done
+
+    async def settle(self) -> bool:
+        """Waits for contexts that are leaving. Returns whether any has left. Raises nothing."""
+        return await _settled([*self._leaving.values()])
+
     async def wake(self, name: str) -> Moved:
         """Wakes a parked model. Raises as `Jobs.wake`; NoRoom only where no other context could leave."""
+        if name in self._leaving:
+            await _settled([self._leaving[name]])
         async with self._turns[name]:  # while its own context leaves, it waits
             there = self._forget(name)
             try:
@@ -40,11 +58,9 @@ class Contexts:
 
     async def leave(self) -> bool:
         """Has all of them leave the device. Returns whether any did. Raises nothing."""
-        left = False
+        left = await self.settle()
         while self._there:
-            name = self._there.pop(0)
-            async with self._turns[name]:
-                left = await self._left(name) or left
+            left = await self._left(self._there[0]) or left
         return left
 
     async def _woken(self, name: str) -> Moved:
@@ -56,15 +72,24 @@ class Contexts:
         return await self._jobs.wake(name)
 
     async def _left(self, name: str) -> bool:
-        try:
-            await self._jobs.leave(name)
-        except GcrError as error:
-            log.info("%s: its context stays on the device: %s", name, error)
-            return False
-        return True
+        async with self._turns[name]:
+            if not self._forget(name):  # it has left, or its model is awake
+                return False
+            try:
+                await self._jobs.leave(name)
+            except GcrError as error:
+                log.info("%s: its context stays on the device: %s", name, error)
+                return False
+            return True
 
     def _forget(self, name: str) -> bool:
         there = name in self._there
         if there:
             self._there.remove(name)
         return there
+
+
+async def _settled(leaving: Collection[asyncio.Task[bool]]) -> bool:
+    if leaving:
+        await asyncio.wait(leaving)
+    return any(task.exception() is None and task.result() for task in leaving)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
@@ -117,8 +118,8 @@ class NodeJobs:
                 await asyncio.sleep(pause)
                 pause = min(SLOWEST_HEALTH_S, pause * 1.2)
 
-    async def park(self, name: str) -> Moved:
-        report = await self._call(lambda: self._parked(Job(name, None)))
+    async def park(self, name: str, context_later: bool) -> Moved:
+        report = await self._call(lambda: self._parked(Job(name, None), context_later))
         context = report.state == "data_suspended"
         return Moved(bytes=report.bytes, seconds=_phases(report, _PARK_PHASES), context=context)
 
@@ -135,16 +136,17 @@ class NodeJobs:
     async def end(self, name: str, job: Found) -> None:
         await self._call(lambda: _end(job))
 
-    def _parked(self, job: Job) -> CheckpointReport:
+    def _parked(self, job: Job, context_later: bool) -> CheckpointReport:
         """Parks a job with its memory resident. Where gcr refuses that, the memory leaves the device at once."""
         data_only = self._parking.data_only
+        checkpoint = partial(job.checkpoint, data_only=data_only, context_later=context_later and not data_only)
         if not self._parking.resident:
-            return job.checkpoint(data_only=data_only)
+            return checkpoint()
         try:
-            return job.checkpoint(data_only=data_only, resident=True)
+            return checkpoint(resident=True)
         except UnsupportedState as cannot:
             log.info("%s: it is parked without its memory staying: %s", job.name, cannot)
-            return job.checkpoint(data_only=data_only)
+            return checkpoint()
 
     async def _run(self, model: ModelConfig, port: int) -> None:
         words = ["run", "--detach", "--name", model.name, *self._options, "--", *filled(model.command, port)]

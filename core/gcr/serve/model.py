@@ -70,6 +70,11 @@ class Model:
         """Returns whether a request is passed on at once."""
         return self.state is State.READY and not self.draining and not self.queue
 
+    @property
+    def awaited(self) -> bool:
+        """Returns whether requests wait for it to come back, and the device has not refused it for lack of room."""
+        return self.state is State.PARKED and bool(self.queue) and not self.track.crowded
+
     def move(self, event: Event) -> None:
         self.state = moved(self.state, event)
         self._told(self.name, self.state, event)

@@ -48,7 +48,7 @@ class Pool:
     ) -> None:
         self.models = {name: Model(each, _told) for name, each in config.models.items()}
         self._config, self._jobs, self._policy = config, jobs, policy
-        self._contexts = Contexts(jobs)
+        self._contexts = Contexts(jobs, stay=config.parking.data_only)
         self._metrics, self._quiet = metrics, quiet
         self._room = Room(config.memory)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -141,6 +141,7 @@ class Pool:
         while self._tasks:  # a job is not left between two states
             self._give_up_starting()
             await asyncio.wait(self._tasks, timeout=TICK_S)
+        await self._contexts.settle()
         if self._config.on_stop == END:
             await asyncio.gather(*(self._ended(model) for model in self.models.values()))
 
@@ -235,10 +236,9 @@ class Pool:
 
     async def _park(self, model: Model) -> None:
         await self._quiet(model.name)
-        done = await self._jobs.park(model.name)
+        done = await self._contexts.park(model.name, awaited=any(each.awaited for each in self.models.values()))
         model.bytes = max(done.bytes, model.config.memory or 0)
         self._metrics.phases("park", done.seconds)
-        self._contexts.stays(model.name, done.context)
         model.draining = False
         model.move(Event.PARKED)
         for each in self.models.values():

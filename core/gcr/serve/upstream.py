@@ -59,7 +59,8 @@ class Jobs(Protocol):
     async def healthy(self, model: ModelConfig, job: Found) -> None:
         """Returns once the server answers. Raises NeverHealthy."""
 
-    async def park(self, name: str) -> Moved: ...
+    async def park(self, name: str, context_later: bool) -> Moved:
+        """Parks a model. context_later: its memory leaves now, and where there is a way its context by `leave`."""
 
     async def wake(self, name: str) -> Moved: ...
 

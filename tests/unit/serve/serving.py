@@ -31,7 +31,7 @@ class FakeJobs:
     end_s: float = 0.0  # seconds until an end is seen
     total: int | None = None
     sizes: dict[str, int] = field(default_factory=dict)
-    contexts: bool = False  # of parked models stay on the device
+    contexts: bool = False  # of parked models stay on the device, as with `data_only`
     raises: dict[str, list[GcrError]] = field(default_factory=dict)
     done: list[tuple[str, str]] = field(default_factory=list)
     jobs: dict[str, Found] = field(default_factory=dict)
@@ -68,13 +68,14 @@ class FakeJobs:
     async def healthy(self, model: ModelConfig, job: Found) -> None:
         await self._do("healthy", model.name)
 
-    async def park(self, name: str) -> Moved:
+    async def park(self, name: str, context_later: bool = False) -> Moved:
         assert not self.servers[name].active, f"{name} was parked in the middle of a request"
         await self._do("park", name)
         assert not self.servers[name].active, f"{name} got a request while it was parked"
         self.servers[name].parked = True
-        self._set(name, parked=True, context=self.contexts)
-        return Moved(bytes=self.sizes.get(name, 0), seconds={"stop": self.way}, context=self.contexts)
+        context = self.contexts or context_later
+        self._set(name, parked=True, context=context)
+        return Moved(bytes=self.sizes.get(name, 0), seconds={"stop": self.way}, context=context)
 
     async def wake(self, name: str) -> Moved:
         await self._do("wake", name)

@@ -1,4 +1,6 @@
-"""Contexts of parked models leave the device when another model wants the room, and not before."""
+"""Contexts of parked models leave the device: with `data_only` when another model wants the room, and not before; else
+while the model that the other was parked for comes in.
+"""
 
 import asyncio
 
@@ -6,6 +8,8 @@ import pytest
 from serving import FakeJobs, config_of, front, served
 
 from gcr.errors import GcrError, NoRoom
+
+STAY = "data_only=true"
 
 
 def jobs(**more) -> FakeJobs:
@@ -18,7 +22,7 @@ async def idle(client) -> None:
 
 @served
 async def test_they_stay_while_models_wake_and_are_parked(tmp_path):
-    async with front(config_of(tmp_path, a='idle="50ms"', b='idle="50ms"'), jobs()) as client:
+    async with front(config_of(tmp_path, STAY, a='idle="50ms"', b='idle="50ms"'), jobs()) as client:
         for name in ("a", "b", "a", "b"):
             assert (await client.ask(name))[0] == 200
             await client.until(lambda name=name: client.state(name) == "parked", "it is parked")
@@ -28,7 +32,7 @@ async def test_they_stay_while_models_wake_and_are_parked(tmp_path):
 
 @served
 async def test_they_leave_where_a_model_that_wakes_finds_no_room(tmp_path):
-    async with front(config_of(tmp_path, a='idle="50ms"', b='idle="50ms"'), jobs()) as client:
+    async with front(config_of(tmp_path, STAY, a='idle="50ms"', b='idle="50ms"'), jobs()) as client:
         await client.ask("a")
         await client.ask("b")
         await idle(client)
@@ -41,7 +45,7 @@ async def test_they_leave_where_a_model_that_wakes_finds_no_room(tmp_path):
 @served
 @pytest.mark.parametrize("error", [NoRoom("full", missing=3), GcrError("no")])
 async def test_a_context_that_does_not_leave_is_left_alone(error, tmp_path):
-    async with front(config_of(tmp_path, a='idle="50ms"', b='idle="50ms"'), jobs()) as client:
+    async with front(config_of(tmp_path, STAY, a='idle="50ms"', b='idle="50ms"'), jobs()) as client:
         await client.ask("a")
         await client.ask("b")
         await idle(client)
@@ -53,7 +57,7 @@ async def test_a_context_that_does_not_leave_is_left_alone(error, tmp_path):
 
 @served
 async def test_a_model_wakes_once_its_context_has_left(tmp_path):
-    config = config_of(tmp_path, a='idle="50ms"', b="memory=6")
+    config = config_of(tmp_path, STAY, a='idle="50ms"', b="memory=6")
     async with front(config, jobs(way=0.1)) as client:
         await client.ask("a")
         await client.until(lambda: client.state("a") == "parked", "it is parked")
@@ -69,7 +73,7 @@ async def test_a_model_wakes_once_its_context_has_left(tmp_path):
 @served
 async def test_those_of_an_earlier_serve_are_known(tmp_path):
     fakes = jobs()
-    config = config_of(tmp_path, a='idle="50ms"')
+    config = config_of(tmp_path, STAY, a='idle="50ms"')
     async with front(config, fakes) as client:
         await client.ask("a")
         await client.until(lambda: client.state("a") == "parked", "it is parked")
@@ -83,7 +87,7 @@ async def test_those_of_an_earlier_serve_are_known(tmp_path):
 @pytest.mark.parametrize("how", ["by hand", "dies"])
 async def test_a_model_that_runs_again_is_left_alone(how, tmp_path):
     """Its context stays with it: to have that leave would suspend the model."""
-    async with front(config_of(tmp_path, a="memory=6", b="memory=6"), jobs()) as client:
+    async with front(config_of(tmp_path, STAY, a="memory=6", b="memory=6"), jobs()) as client:
         await client.ask("a")
         await client.jobs.park("a")
         await client.until(lambda: client.state("a") == "parked", "it is noticed")
@@ -97,3 +101,78 @@ async def test_a_model_that_runs_again_is_left_alone(how, tmp_path):
         client.jobs.done.clear()
         assert (await client.ask("b"))[0] == 200
         assert client.jobs.ways("leave") == []
+
+
+def turns(tmp_path, **more):
+    """A front of two models that have no room together, and whose contexts do not stay."""
+    return front(config_of(tmp_path, "memory=10"), FakeJobs(sizes={"a": 6, "b": 6}, **more))
+
+
+async def both_known(client) -> None:
+    """Each model has run once, so that its need is known, and b is there."""
+    await client.ask("a")
+    await client.ask("b")
+    client.jobs.done.clear()
+
+
+@served
+async def test_a_model_comes_in_while_the_context_of_the_one_before_leaves(tmp_path):
+    async with turns(tmp_path, way=0.05) as client:
+        await both_known(client)
+        assert (await client.ask("a"))[0] == 200
+        assert client.jobs.done[:3] == [("park", "b"), ("leave", "b"), ("wake", "a")]
+        await client.until(lambda: not client.jobs.jobs["b"].context, "its context has left")
+        assert (await client.ask("b"))[0] == 200
+
+
+@served
+async def test_a_model_that_is_parked_for_one_that_starts_leaves_as_a_whole(tmp_path):
+    """A server may size itself by the free memory that it sees when it starts."""
+    async with turns(tmp_path) as client:
+        await client.ask("a")
+        await client.ask("b")
+        assert client.jobs.done[2:] == [("park", "a"), ("start", "b"), ("healthy", "b")]
+
+
+@served
+async def test_an_idle_model_leaves_as_a_whole(tmp_path):
+    async with front(config_of(tmp_path, a='idle="50ms"'), FakeJobs(sizes={"a": 6})) as client:
+        await client.ask("a")
+        await client.until(lambda: client.state("a") == "parked", "it is parked")
+        assert (client.jobs.ways("leave"), client.jobs.jobs["a"].context) == ([], False)
+
+
+@served
+async def test_a_model_that_is_asked_for_while_its_context_leaves_wakes_after_that(tmp_path):
+    async with turns(tmp_path, way=0.1) as client:
+        await both_known(client)
+        coming = asyncio.create_task(client.ask("a"))
+        await client.until(lambda: client.jobs.ways("leave") == ["b"], "its context is leaving")
+        again = asyncio.create_task(client.ask("b"))
+        assert (await coming)[0] == (await again)[0] == 200
+
+
+@served
+async def test_a_model_that_finds_no_room_waits_for_the_context_that_is_leaving(tmp_path):
+    async with turns(tmp_path, way=0.1) as client:
+        await both_known(client)
+        client.jobs.raises["wake"] = [NoRoom("full", missing=3)]
+        assert (await client.ask("a"))[0] == 200
+        assert client.jobs.done == [("park", "b"), ("leave", "b"), ("wake", "a"), ("wake", "a")]
+
+
+@served
+async def test_a_context_that_is_leaving_has_left_when_serve_ends(tmp_path):
+    async with turns(tmp_path, way=0.1) as client:
+        await both_known(client)
+        assert (await client.ask("a"))[0] == 200
+    assert not client.jobs.jobs["b"].context
+
+
+@served
+async def test_a_model_whose_context_does_not_leave_is_served_all_the_same(tmp_path):
+    async with turns(tmp_path) as client:
+        await both_known(client)
+        client.jobs.raises["leave"] = [GcrError("no")]
+        for name in ("a", "b", "a"):
+            assert (await client.ask(name))[0] == 200

@@ -37,6 +37,7 @@ class Asked:
         return "report"
 
 
+@pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize(
     ("configured", "how"),
     [
@@ -46,23 +47,24 @@ class Asked:
         ({"data_only": True, "resident": False}, {"data_only": True}),
     ],
 )
-def test_a_model_is_parked_as_configured(configured: dict[str, bool], how: dict[str, bool]) -> None:
+def test_a_model_is_parked_as_configured(configured: dict[str, bool], how: dict[str, bool], later: bool) -> None:
     job: Any = Asked()
-    assert NodeJobs({}, parking=Parking(**configured))._parked(job) == "report"
-    assert job.how == [how]
+    assert NodeJobs({}, parking=Parking(**configured))._parked(job, later) == "report"
+    assert job.how == [{**how, "context_later": later and not how["data_only"]}]
 
 
 def test_a_model_whose_memory_cannot_stay_is_parked_without() -> None:
     job: Any = Asked(UnsupportedState("it shares memory"))
-    assert NodeJobs({})._parked(job) == "report"
-    assert job.how == [{"data_only": False, "resident": True}, {"data_only": False}]
+    assert NodeJobs({})._parked(job, False) == "report"
+    how = {"data_only": False, "context_later": False}
+    assert job.how == [{**how, "resident": True}, how]
 
 
 def test_another_failure_is_not_tried_again() -> None:
     job: Any = Asked(GcrError("no"))
     with pytest.raises(GcrError):
-        NodeJobs({})._parked(job)
-    assert job.how == [{"data_only": False, "resident": True}]
+        NodeJobs({})._parked(job, False)
+    assert len(job.how) == 1
 
 
 class Seen(NodeJobs):

@@ -72,6 +72,7 @@ def _carried_out(
     with node.jobs.changing(job, "checkpoint", beside_readers=request.leave_running) as hold:
         story.begun()
         _refuse_suspended(job)
+        request = context.data_first(node, job, request)
         if done := context.saved(node, job, course, request):
             return done
         if request.evicts and (done := evicting.evicted(node, job, course)):

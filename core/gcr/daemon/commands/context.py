@@ -5,6 +5,8 @@ Memory that is resident goes with it, or stays with `--resident`. A failure leav
 
 from functools import partial
 
+from msgspec.structs import replace
+
 from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.control import ControlMeans
@@ -21,6 +23,13 @@ from gcr.engine.target import Target
 from gcr.engine.work import Options, Work
 from gcr.job.process import Process
 from gcr.job.states import State
+
+
+def data_first(node: Coordinator, job: Job, request: CheckpointRequest) -> CheckpointRequest:
+    """Returns the request for the data alone, where the context may leave later and can."""
+    if not request.context_later or node.control(job.world).means is not ControlMeans.DRIVER:
+        return request
+    return replace(request, data_only=True)
 
 
 def saved(node: Coordinator, job: Job, course: Course, request: CheckpointRequest) -> CheckpointReport | None:
