@@ -10,7 +10,8 @@ from gcr.policy import Candidate
 from gcr.serve import refusals
 from gcr.serve.config import ModelConfig
 from gcr.serve.plan import View
-from gcr.serve.refusals import Refusal
+from gcr.serve.refusals import Kind, Refusal
+from gcr.serve.room import Room
 from gcr.serve.states import Event, State, moved
 from gcr.serve.upstream import Found
 
@@ -31,7 +32,7 @@ class Track(Struct):
 
     way_s: its last way to the device · woke: when that ended · begins: earliest time to start or wake it again
     called_until: it is brought in until then, though there is no request · stays_until: it could not be parked
-    crowded: the device had no room for it · why: its last failure
+    crowded: the device had no room for it · why: its last failure, with which requests are refused as `kind`
     """
 
     last_used: float = 0.0
@@ -44,6 +45,7 @@ class Track(Struct):
     stays_until: float = 0.0
     crowded: bool = False
     why: str = ""
+    kind: Kind = refusals.MODEL_FAILED
 
 
 class Model:
@@ -75,6 +77,16 @@ class Model:
         """Returns whether requests wait for it to come back, and the device has not refused it for lack of room."""
         return self.state is State.PARKED and bool(self.queue) and not self.track.crowded
 
+    @property
+    def need(self) -> int | None:
+        """Returns the bytes of device memory to plan with; None if they are not known."""
+        return self.config.memory if self.state is State.COLD else self.bytes  # a start may take more
+
+    def takes(self, nbytes: int, room: Room) -> None:
+        """Notes how much device memory it takes: at least as much as the file says."""
+        self.bytes = max(nbytes, self.config.memory or 0)
+        room.compared(self.name, self.bytes)
+
     def move(self, event: Event) -> None:
         self.state = moved(self.state, event)
         self._told(self.name, self.state, event)
@@ -99,15 +111,16 @@ class Model:
         self.track.way_s, self.track.woke, self.track.last_used = way_s, now, now
         self.track.crowded, self.track.called_until = False, 0.0
 
-    def failed(self, now: float, why: str) -> None:
-        """Notes a failure; the pause before the next attempt doubles with each."""
+    def failed(self, now: float, why: str, kind: Kind = refusals.MODEL_FAILED, pause: float | None = None) -> None:
+        """Notes a failure. The pause before the next attempt doubles with each, unless it is given."""
         self.track.failures += 1
-        self.track.why = why
-        self.track.begins = now + min(LONGEST_PAUSE_S, 0.5 * 2 ** min(self.track.failures, MOST_DOUBLINGS))
+        self.track.why, self.track.kind = why, kind
+        doubled = min(LONGEST_PAUSE_S, 0.5 * 2 ** min(self.track.failures, MOST_DOUBLINGS))
+        self.track.begins = now + (doubled if pause is None else pause)
 
     def failure(self, now: float) -> Refusal:
         """Returns the refusal of a request, which says why it failed last."""
-        return Refusal(refusals.MODEL_FAILED, f"{self.name}: {self.track.why}", self.track.begins - now)
+        return Refusal(self.track.kind, f"{self.name}: {self.track.why}", self.track.begins - now)
 
     def died(self, now: float, why: str) -> None:
         """Notes a death. Only one soon after the last way to the device delays the next start."""
@@ -115,7 +128,7 @@ class Model:
             self.failed(now, why)
             self.track.begins = now if self.track.failures == 1 else self.track.begins
         else:
-            self.track.failures, self.track.why = 0, why
+            self.track.failures, self.track.why, self.track.kind = 0, why, refusals.MODEL_FAILED
 
     def grant(self, now: float) -> None:
         """Gives all requests that wait their turn."""
@@ -139,7 +152,7 @@ class Model:
             candidate=Candidate(
                 name=self.name,
                 priority=self.config.priority,
-                bytes=self.config.memory if self.state is State.COLD else self.bytes,  # a start may take more
+                bytes=self.need,
                 active=self.active,
                 waiting=len(self.queue),
                 since=self.queue[0].since if self.queue else None,

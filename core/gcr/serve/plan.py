@@ -1,7 +1,8 @@
 """Decides what to do next for the models of `gcr serve`: a pure function of what they are and of who waits.
 
 Room is counted as bytes of device memory. A need that is not known takes all that can be had, so the first start of a
-model has the device to itself, but for pinned ones. The device's own refusal (`crowded`) outweighs the count.
+model has the device to itself, but for pinned ones. A model that needs more than there is by the count is tried alone.
+The device's own refusal (`crowded`) outweighs the count.
 """
 
 import logging
@@ -98,7 +99,9 @@ class _Asked:
 def plan(views: Sequence[View], room: int | None, policy: Policy, now: float) -> Plan:
     """`room`: bytes for all of them together; None where it is not known, and the device alone says no."""
     asked = _Asked(policy)
-    wanted = [each for each in views if each.wanted and each.may_begin <= now]
+    asking = [each for each in views if each.wanted and each.may_begin <= now]
+    never = _never(asking, views, room)
+    wanted = [each for each in asking if each.name not in never]
     order = asked.comes([each.candidate for each in wanted], now) if wanted else ()
     by_name = {each.name: each for each in wanted}
     holding = [each for each in views if each.state in HOLDS_ROOM]
@@ -114,7 +117,7 @@ def plan(views: Sequence[View], room: int | None, policy: Policy, now: float) ->
         if not found.stuck:  # the next ones wait for their turn
             break
     idle = [each.name for each in views if _is_idle(each, now) and each.name not in found.park]
-    stuck = _stuck(wanted, views, room, found.stuck)
+    stuck = (*found.stuck, *never)
     return Plan(begin=tuple(begin), park=(*found.park, *idle), drain=found.drain, stuck=stuck, broken=asked.broken)
 
 
@@ -126,6 +129,8 @@ def shortfall(demand: View, holding: Sequence[View], room: int | None) -> float:
         return float("inf") if any(not each.pinned for each in holding) else 0
     if room is None:
         return 0
+    if (demand.need or 0) > room and not any(each.pinned for each in holding):
+        return float("inf") if holding else 0
     return sum(each.need or 0 for each in holding) + (demand.need or 0) - room
 
 
@@ -168,10 +173,9 @@ def _is_idle(view: View, now: float) -> bool:
     return now - view.candidate.last_used >= view.idle
 
 
-def _stuck(wanted: Sequence[View], views: Sequence[View], room: int | None, found: Sequence[str]) -> tuple[str, ...]:
-    """Returns models that can never have room beside the pinned ones, and those that were found so."""
-    if room is None:
-        return tuple(found)
-    kept = sum(each.need or 0 for each in views if each.pinned)
-    never = [each.name for each in wanted if not each.pinned and kept + (each.need or 0) > room]
-    return tuple(dict.fromkeys((*found, *never)))
+def _never(asking: Sequence[View], views: Sequence[View], room: int | None) -> tuple[str, ...]:
+    """Returns models that can never have room beside the pinned ones."""
+    kept = [each.need or 0 for each in views if each.pinned]
+    if room is None or not kept:
+        return ()
+    return tuple(each.name for each in asking if not each.pinned and sum(kept) + (each.need or 0) > room)

@@ -22,8 +22,8 @@ from gcr.serve.model import Model, Waiter
 from gcr.serve.plan import plan
 from gcr.serve.ports import free_port
 from gcr.serve.refusals import Refusal
-from gcr.serve.room import Room
-from gcr.serve.states import AWAY, CHANGING, Event, State
+from gcr.serve.room import TIGHT_S, Room
+from gcr.serve.states import AWAY, CHANGING, HOLDS_ROOM, Event, State
 from gcr.serve.upstream import Found, Jobs
 
 log = logging.getLogger(__name__)
@@ -185,11 +185,12 @@ class Pool:
         kept = ", ".join(
             each.name for each in self.models.values() if each.config.pinned or each.track.stays_until > now
         )
-        text = f"there is no room on the device for {model.name}" + (f" beside {kept}" if kept else "")
+        beside = f" beside {kept}" if kept else ""
         model.track.crowded = False
-        model.failed(now, text)
+        text = f"there is no room on the device{beside}{self._room.said(model.need, now)}"
+        model.failed(now, text, refusals.NO_ROOM)
         self._metrics.failed(model.name, refusals.NO_ROOM.code)
-        model.refuse(Refusal(refusals.NO_ROOM, text, model.track.begins - now))
+        model.refuse(model.failure(now))
 
     def _begin(self, model: Model, event: Event, work: Callable[[Model], Coroutine[Any, Any, None]]) -> None:
         model.move(event)
@@ -229,7 +230,7 @@ class Pool:
         if found is None:
             raise NoSuchJob(f"{model.name} ended just after it was healthy")
         model.job = found
-        model.bytes = max(found.bytes, model.config.memory or 0)
+        model.takes(found.bytes, self._room)
         model.track.failures = 0
         model.move(Event.HEALTHY)
         model.arrived(_now(), _now() - began)
@@ -237,7 +238,7 @@ class Pool:
     async def _park(self, model: Model) -> None:
         await self._quiet(model.name)
         done = await self._contexts.park(model.name, awaited=any(each.awaited for each in self.models.values()))
-        model.bytes = max(done.bytes, model.config.memory or 0)
+        model.takes(done.bytes, self._room)
         self._metrics.phases("park", done.seconds)
         model.draining = False
         model.move(Event.PARKED)
@@ -264,9 +265,10 @@ class Pool:
             model.move(Event.KEPT)
         elif model.state is State.WAKING:
             model.move(Event.STAYED)
-            if isinstance(error, NoRoom) and self._noted(model, error, now):
+            if not isinstance(error, NoRoom):
+                model.failed(now, error.message)
+            elif self._noted(model, error, now):
                 return
-            model.failed(now, error.message)
         self._metrics.failed(model.name, error.code)
         if model.state is not State.READY:
             model.refuse(model.failure(now))
@@ -274,12 +276,18 @@ class Pool:
     def _noted(self, model: Model, error: NoRoom, now: float) -> bool:
         """Notes how much room there really is, so that the plan parks another model. Returns whether there is one."""
         others = [each.bytes or 0 for each in self.models.values() if each.state is State.READY]
-        if not others:
-            return False
-        model.track.crowded = True
         need = model.bytes or 0
-        self._room.found(max(sum(others) + need - (error.missing or 1), need, *others), now)
-        return True
+        if others:
+            model.track.crowded = True
+            self._room.found(max(sum(others) + need - (error.missing or 1), need, *others), now)
+            return True
+        alone = not any(each.state in HOLDS_ROOM for each in self.models.values())
+        if alone and self._room.exceeded(need, now):  # the others shall not leave in vain for it, again and again
+            text = f"the device refused it, with no other model there{self._room.said(need, now)}: {error.message}"
+            model.failed(now, text, refusals.NO_ROOM, TIGHT_S)
+        else:
+            model.failed(now, error.message)
+        return False
 
     def _died(self, model: Model) -> None:
         job, model.job = model.job, None
@@ -317,7 +325,7 @@ class Pool:
             model = self.models[name]
             model.job = job
             if job.parked:
-                model.bytes = max(job.bytes, model.config.memory or 0)
+                model.takes(job.bytes, self._room)
                 self._contexts.stays(name, job.context)
                 model.move(Event.FOUND_PARKED)
             else:

@@ -1,7 +1,7 @@
 """Policies and the plan, as pure functions: on any models at all, and on a day's trace."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -118,12 +118,13 @@ def test_what_every_plan_keeps(models, room, policy):
         assert each.state in AWAY and each.may_begin <= NOW
         assert each.pinned or each.candidate.waiting
     assert len({*found.begin}) == len(found.begin) and len({*found.park}) == len(found.park)
-    assert not {*found.begin} & {*found.park}
+    assert not {*found.begin} & {*found.park} and not {*found.begin} & {*found.stuck}
     if room is not None and found.begin and all(each.candidate.bytes is not None for each in models):
         holding = [each for each in models if each.state in HOLDS_ROOM]
         begun = [by_name[name] for name in found.begin if not by_name[name].crowded]
         if begun and len(begun) == len(found.begin):
-            assert sum(each.candidate.bytes for each in (*holding, *begun)) <= room
+            together = [*holding, *begun]
+            assert len(together) == 1 or sum(each.candidate.bytes for each in together) <= room
 
 
 @settings(max_examples=100)
@@ -211,6 +212,29 @@ def test_no_room_beside_the_pinned_ones():
     assert plan(models, GIB, Lru(), NOW).stuck == ("want",)
 
 
+def test_a_model_that_needs_more_than_there_is_begins_once_all_others_have_left():
+    want = view("want", State.PARKED, waiting=1, bytes=3 * GIB)
+    both = plan([view("a"), view("b", active=1), want], 2 * GIB, Lru(), NOW)
+    assert (both.park, both.drain, both.begin, both.stuck) == (("a",), {"b"}, (), ())
+    assert plan([view("a", State.PARKING), want], 2 * GIB, Lru(), NOW) == Plan()
+    assert plan([view("a", State.PARKED), want], 2 * GIB, Lru(), NOW) == Plan(begin=("want",))
+
+
+def test_a_model_that_needs_more_than_there_is_leaves_for_any_other():
+    models = [view("large", bytes=3 * GIB), view("want", State.PARKED, waiting=1)]
+    assert plan(models, 2 * GIB, Lru(), NOW).park == ("large",)
+
+
+@pytest.mark.parametrize("pinned", [State.READY, State.PARKED])
+def test_no_model_leaves_for_one_that_has_no_room_beside_the_pinned_ones(pinned):
+    models = [
+        view("pin", pinned, pinned=True, may_begin=2 * NOW),
+        view("a"),
+        view("want", State.PARKED, waiting=1, bytes=2 * GIB),
+    ]
+    assert plan(models, 2 * GIB, Lru(), NOW) == Plan(stuck=("want",))
+
+
 def test_a_pinned_model_is_started_without_a_request():
     assert plan([view("pin", State.COLD, pinned=True)], GIB, Lru(), NOW).begin == ("pin",)
 
@@ -258,7 +282,8 @@ class Simulated:
         if not called:
             self.uses[name] = self.uses.get(name, 0) + 1
             self.waits.setdefault(name, []).append(waited)
-        assert sum(self.sizes[n] for n, state in self.state.items() if state is State.READY) <= self.room
+        there = [self.sizes[n] for n, state in self.state.items() if state is State.READY]
+        assert len(there) == 1 or sum(there) <= self.room
 
     def _views(self, asked: str, now: float, called: bool) -> list[View]:
         return [
@@ -296,9 +321,11 @@ SIZES_OF_DAY = {"chat": GIB, "code": GIB, "large": 2 * GIB, "embed": GIB, "rank"
 Times = Sequence[tuple[float, str]]
 
 
-def a_day(policy: object, more: Times = (), called: Times = (), **other: object) -> Simulated:
+def a_day(
+    policy: object, more: Times = (), called: Times = (), sizes: Mapping[str, int] = SIZES_OF_DAY, **other: object
+) -> Simulated:
     """The trace, `more` requests, and models that are called without one."""
-    day = Simulated(policy, 4 * GIB, SIZES_OF_DAY, **other)
+    day = Simulated(policy, 4 * GIB, dict(sizes), **other)
     events = [(now, name, False) for now, name in (*trace(), *more)] + [(now, name, True) for now, name in called]
     for now, name, without in sorted(events):
         day.ask(name, now, without)
@@ -310,6 +337,12 @@ def test_on_a_day_every_request_is_answered_and_most_without_a_swap(policy):
     day = a_day(policy)
     assert sum(map(len, day.waits.values())) == len(trace())
     assert day.swaps < len(trace()) / 2
+
+
+@pytest.mark.parametrize("policy", BUILT_IN, ids=lambda each: each.name)
+def test_on_a_day_a_model_that_needs_more_than_there_is_is_answered_as_well(policy):
+    day = a_day(policy, sizes={**SIZES_OF_DAY, "large": 5 * GIB})
+    assert sum(map(len, day.waits.values())) == len(trace())
 
 
 class Worst(Lru):

@@ -154,7 +154,9 @@ async def test_no_room_beside_a_pinned_model(tmp_path):
     async with front(config_of(tmp_path, a="pinned = true", b="memory = 6"), jobs) as client:
         await client.until(lambda: client.state("a") == "ready", "it is started")
         assert code_of(await client.ask("b")) == (503, "no_room")
-        assert "beside a" in (await client.ask("b"))[1]["error"]["message"]
+        again = await client.ask("b")  # at once: it is not tried again so soon
+        assert code_of(again) == (503, "no_room")
+        assert "beside a (it needs 6 B; all models together have 10 B)" in again[1]["error"]["message"]
 
 
 @served
