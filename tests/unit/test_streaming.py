@@ -12,7 +12,7 @@ import pytest
 from gcr.daemon.images.outlet import ImageOutlet
 from gcr.drain import HandleSpec
 from gcr.engine.node import Course
-from gcr.engine.streaming import SLOTS, Stream
+from gcr.engine.streaming import SLOTS, Stream, without_room
 from gcr.errors import GcrError, Interrupted, NoRoom, PeerGone, RolledBack
 from gcr.hashing import CHUNK_BYTES
 from gcr.image.chunks.windows import ImagedLine
@@ -192,3 +192,13 @@ def test_what_the_image_fails_of_is_said_of_the_image(raised: GcrError, seen: ty
         outlet.take(7, "GPU-0", (0, 0, 1))
     assert caught.value.hint == raised.hint
     outlet.withdraw()  # nothing was asked to be durable: the helper is not even asked
+
+
+@pytest.mark.parametrize(
+    ("hint", "more"),
+    [("raise arena_share: docs/x", "raise arena_share: docs/x"), ("", "docs/troubleshooting.md#host-memory")],
+)
+def test_without_an_image_the_hint_names_one_and_keeps_the_first_hint(hint: str, more: str) -> None:
+    error = without_room(NoRoom("5 bytes short", missing=5, hint=hint), imaged=False, live=False, copies=False)
+    assert (error.message, error.missing) == ("5 bytes short", 5)
+    assert error.hint == f"with --image NAME it goes straight to disk; {more}"

@@ -181,7 +181,8 @@ def without_room(short: NoRoom, imaged: bool, live: bool, copies: bool, stays: b
     if copies:
         why, hint = "; a process that copies by itself needs room for all of it", short.hint
     elif not imaged:
-        why, hint = "", "with --image NAME it goes straight to disk; docs/troubleshooting.md#host-memory"
+        more = short.hint or "docs/troubleshooting.md#host-memory"
+        why, hint = "", f"with --image NAME it goes straight to disk; {more}"
     else:
         why = "; only a checkpoint that stops the job for all of it can go straight to disk"
         hint = "the same without --leave-running" if stays else "the same without --live" if live else short.hint

@@ -279,7 +279,8 @@ class Arena:
         above, lacking = own + nbytes - self._ledger.limit, coming - available_host_bytes()
         short = max(min(above, others) if beyond else above, lacking)
         if short > others:
-            raise _no_room(short - others, read=read)
+            limit = self._ledger.limit if short > lacking else None
+            raise _no_room(short - others, read, limit)
         self._release_free(short, lambda last: last not in spared)
 
     def _release_free(self, nbytes: int, which: Callable[[str], bool]) -> None:
@@ -306,7 +307,11 @@ def _no_memory_is_no_room(nbytes: int) -> Iterator[None]:
         raise
 
 
-def _no_room(missing: int, read: int = 0) -> NoRoom:
+def _no_room(missing: int, read: int = 0, limit: int | None = None) -> NoRoom:
+    """Returns the error. read: bytes that another process still reads; limit: that of the arena, where it lacks more
+    than the host does.
+    """
     until = f"; {units.size(read)} are free again once the images that are being written from them are" if read else ""
-    text = f"host memory is {units.size(missing)} short{until}"
-    return NoRoom(text, missing=missing, hint="docs/troubleshooting.md#host-memory")
+    of, hint = ("", "") if limit is None else (f"gcr's limit of {units.size(limit)} of ", "raise arena_share: ")
+    text = f"{of}host memory is {units.size(missing)} short{until}"
+    return NoRoom(text, missing=missing, hint=f"{hint}docs/troubleshooting.md#host-memory")

@@ -106,7 +106,18 @@ def test_what_may_go_beyond_the_limit_is_refused_by_the_host_alone(pins, monkeyp
     monkeypatch.setattr("gcr.memory.arena.available_host_bytes", lambda: 2 * MiB)
     with pytest.raises(NoRoom) as caught:
         arena.take("ddp", 6 * MiB, beyond=True)
-    assert caught.value.missing == 4 * MiB
+    assert (caught.value.missing, caught.value.message) == (4 * MiB, "host memory is 4.0 MiB short")
+    arena.close()
+
+
+@pytest.mark.parametrize(("host", "said"), [(5, "gcr's limit of 8.0 MiB of host memory"), (3, "host memory")])
+def test_no_room_names_the_limit_or_the_host_whichever_lacks_more(pins, monkeypatch, host, said):
+    arena = make(pins, limit=8 * MiB)
+    held = arena.take("llm", 4 * MiB)
+    monkeypatch.setattr(module, "available_host_bytes", lambda: host * MiB)
+    with pytest.raises(NoRoom, match=rf"^{said} is {6 if host > 4 else 7}\.0 MiB short$"):
+        arena.take("ddp", 10 * MiB)
+    arena.give_back(held)
     arena.close()
 
 
@@ -116,6 +127,8 @@ def test_no_room_says_what_is_missing_and_touches_nothing(pins):
     with pytest.raises(NoRoom) as caught:
         arena.take("ddp", 10 * MiB)
     assert caught.value.missing == 6 * MiB
+    assert caught.value.message == "gcr's limit of 8.0 MiB of host memory is 6.0 MiB short"
+    assert "arena_share" in caught.value.hint and "docs/troubleshooting.md#host-memory" in caught.value.hint
     assert (pins.ever, arena.bytes) == (1, 4 * MiB)
     assert arena.take("ddp", 4 * MiB).size == 4 * MiB
     arena.give_back(held)
@@ -127,6 +140,7 @@ def test_a_host_without_memory_is_no_room(arena, monkeypatch):
     with pytest.raises(NoRoom) as caught:
         arena.take("llm", 4 * MiB)
     assert caught.value.missing == MiB
+    assert caught.value.message == "host memory is 1.0 MiB short"
     assert arena.take("llm", 2 * MiB).size == 2 * MiB
 
 
