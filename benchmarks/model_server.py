@@ -4,8 +4,9 @@
     POST /v1/completions  {"model", "prompt", "tokens"}: the tokens, one a chunk, as soon as each is known
     POST /sleep, /wake    with --saver: memory out to the host and back, by torch_memory_saver
 
-A token follows from the prompt, the tokens before it and --seed. `--plain`: words of device memory through the driver
-alone, for a rehearsal on a simulated device; else PyTorch.
+A token follows from the prompt, the tokens before it and --seed. One thread computes them all, as in an engine: PyTorch
+makes a cuBLAS workspace for each thread that computes. `--plain`: words of device memory through the driver alone, for
+a rehearsal on a simulated device; else PyTorch.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -88,13 +90,14 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, port: int, model: Model, saver: Any) -> None:
         self.model, self.saver, self.turn = model, saver, Lock()
+        self.engine = ThreadPoolExecutor(1)
         super().__init__(("127.0.0.1", port), Handler)
 
     def tokens(self, prompt: str, count: int) -> Iterator[str]:
         with self.turn:
-            self.model.start(prompt)
+            self.engine.submit(self.model.start, prompt).result()
             for _ in range(count):
-                yield self.model.token()
+                yield self.engine.submit(self.model.token).result()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -164,10 +167,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.saver and not os.environ.get(INSIDE):
         return begun_by_saver()
-    model, saver = model_of(options)
-    model.start("warm")
-    model.token()
-    Server(options.port, model, saver).serve_forever()
+    server = Server(options.port, *model_of(options))
+    list(server.tokens("warm", 1))
+    server.serve_forever()
     return 0
 
 
