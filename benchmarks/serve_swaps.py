@@ -4,9 +4,8 @@ Ways: by `gcr serve`, where room must be made for the model that is asked for (`
 when it had nothing to do, and its memory is on the device still (`there`), its context as well (`warm`); by servers
 that sleep and wake by torch_memory_saver (`saver`); by ending one and starting the other (`reload`). A request's added
 time is its time to the first byte, less the median of the same request to a model that is there. Each answer must be
-that of the first time.
-
-`load`: many clients of both models, while they are swapped.
+that of the first time. Each model has 16 GiB where the arena's limit on this host has no room for two of the size that
+is asked for (`testbed.gib_of_two`). `load`: many clients of both models, while they are swapped.
 """
 
 import http.client
@@ -37,7 +36,7 @@ from gcr_nvidia import devices
 
 HERE = Path(__file__).resolve().parent
 MODELS = {"one": 11, "two": 13}  # seeds
-GIB, TOKENS = 16.0, 4
+TOKENS = 4
 TURNS, SLEEPS, RELOADS, BASE = 100, 20, 3, 15
 SETTLE_SECONDS = 15.0  # for gcr to prepare
 START_SECONDS, ANSWER_SECONDS, END_SECONDS = 150.0, 120.0, 30.0

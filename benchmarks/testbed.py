@@ -9,11 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gcr import config
+from gcr.memory.hostmemory import available_host_bytes
+
 GIB = 1 << 30
 HUGEPAGES = Path("/proc/sys/vm/nr_hugepages")
 COMPACT = Path("/proc/sys/vm/compact_memory")
 HUGEPAGE_BYTES = 2 << 20
 WARM_CHUNK = 256 << 20
+SMALLER_GIB = 16.0
+OF_ARENA = 1.1  # bytes of the arena for each byte of a program: its context leaves as well
 
 
 class Unsuitable(SystemExit):
@@ -103,6 +108,14 @@ def warm_host_memory(gib: int) -> None:
     held: list[Any] = []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(touch, range(gib * GIB // WARM_CHUNK)))
+
+
+def gib_of_two(wanted: float) -> float:
+    """Returns the GiB of each of two programs that are off the device at once: SMALLER_GIB at most where the arena's
+    limit has no room for two as large as wanted.
+    """
+    limit = available_host_bytes() * config.load().arena_share
+    return wanted if 2 * OF_ARENA * wanted * GIB <= limit else min(wanted, SMALLER_GIB)
 
 
 @contextmanager
