@@ -220,11 +220,6 @@ def test_a_model_that_needs_more_than_there_is_begins_once_all_others_have_left(
     assert plan([view("a", State.PARKED), want], 2 * GIB, Lru(), NOW) == Plan(begin=("want",))
 
 
-def test_a_model_that_needs_more_than_there_is_leaves_for_any_other():
-    models = [view("large", bytes=3 * GIB), view("want", State.PARKED, waiting=1)]
-    assert plan(models, 2 * GIB, Lru(), NOW).park == ("large",)
-
-
 @pytest.mark.parametrize("pinned", [State.READY, State.PARKED])
 def test_no_model_leaves_for_one_that_has_no_room_beside_the_pinned_ones(pinned):
     models = [
