@@ -57,11 +57,10 @@ class Contexts:
                 raise
 
     async def leave(self) -> bool:
-        """Has all of them leave the device. Returns whether any did. Raises nothing."""
-        left = await self.settle()
-        while self._there:
-            left = await self._left(self._there[0]) or left
-        return left
+        """Has all of them leave the device, at once. Returns whether any did. Raises nothing."""
+        settled = await self.settle()
+        left = await asyncio.gather(*map(self._left, [*self._there]))
+        return settled or any(left)
 
     async def _woken(self, name: str) -> Moved:
         try:

@@ -8,6 +8,7 @@ import pytest
 from serving import FakeJobs, config_of, front, served
 
 from gcr.errors import GcrError, NoRoom
+from gcr.serve.contexts import Contexts
 
 STAY = "data_only=true"
 
@@ -40,6 +41,24 @@ async def test_they_leave_where_a_model_that_wakes_finds_no_room(tmp_path):
         client.jobs.raises["wake"] = [NoRoom("full", missing=3)]
         assert (await client.ask("a"))[0] == 200
         assert client.jobs.done[:3] == [("wake", "a"), ("leave", "b"), ("wake", "a")]
+
+
+@served
+async def test_several_leave_at_once():
+    class Meeting(FakeJobs):
+        """A context leaves once all are on their way."""
+
+        async def leave(self, name: str) -> None:
+            self.done.append(("leave", name))
+            while len(self.done) < 3:
+                await asyncio.sleep(0)
+
+    contexts = Contexts(jobs := Meeting(), stay=True)
+    for name in ("a", "b", "c"):
+        contexts.stays(name, True)
+    assert await asyncio.wait_for(contexts.leave(), 10)
+    assert jobs.ways("leave") == ["a", "b", "c"]
+    assert not await contexts.leave()
 
 
 @served
