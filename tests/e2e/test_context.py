@@ -71,14 +71,15 @@ def test_the_context_may_leave_later_where_the_driver_saves_it(machine: Machine)
     assert job.ask() == before
 
 
-def test_the_context_leaves_and_the_memory_stays(machine: Machine) -> None:
+@pytest.mark.parametrize("stays", [True, False])
+def test_the_context_leaves_and_the_memory_stays_where_it_is_there(machine: Machine, stays: bool) -> None:
     job, before = machine.start()
-    size, used = suspend(machine, stays=True), machine.used()
+    there, used = suspend(machine, stays=stays) * stays, machine.used()
     gone = machine.gcr("checkpoint", "llm", "--resident")
-    assert (gone.code, gone.body["state"], gone.body["resident_bytes"]) == (0, "suspended", size), gone.body
-    assert gone.body["vram_free_s"] is None
-    assert (resident(machine), used - machine.used()) == (size, CONTEXT)
-    assert come_back(machine) == size
+    assert (gone.code, gone.body["state"], gone.body["resident_bytes"]) == (0, "suspended", there), gone.body
+    assert (gone.body["vram_free_s"] is None) == stays
+    assert (resident(machine), used - machine.used()) == (there, CONTEXT)
+    assert come_back(machine) == there
     assert job.ask() == before
 
 

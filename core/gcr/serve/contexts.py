@@ -26,7 +26,7 @@ class Contexts:
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
 
     def stays(self, name: str, there: bool) -> None:
-        """Notes that a model is parked, and whether its context is there."""
+        """Notes whether the context of a model that is parked is there. It stays until its room is needed."""
         self._forget(name)
         if there:
             self._there.append(name)
@@ -34,11 +34,15 @@ class Contexts:
     async def park(self, name: str, awaited: bool) -> Moved:
         """Parks a model. awaited: another one waits for its room, and its context leaves after this returns."""
         done = await self._jobs.park(name, context_later=awaited and not self._stay)
-        self.stays(name, done.context)
-        if done.context and not self._stay:
-            task = self._leaving[name] = asyncio.create_task(self._left(name))
-            task.add_done_callback(lambda _: self._leaving.pop(name))
+        self.parked(name, done.context)
         return done
+
+    def parked(self, name: str, there: bool) -> None:
+        """Notes that this gcr serve, or one before, has parked a model. A context that is not to stay leaves now."""
+        self.stays(name, there)
+        if there and not self._stay:
+            task = self._leaving[name] = asyncio.create_task(self._left(name, memory=False))
+            task.add_done_callback(lambda _: self._leaving.pop(name))
 
     async def settle(self) -> bool:
         """Waits for contexts that are leaving. Returns whether any has left. Raises nothing."""
@@ -59,7 +63,7 @@ class Contexts:
     async def leave(self) -> bool:
         """Has all of them leave the device, at once. Returns whether any did. Raises nothing."""
         settled = await self.settle()
-        left = await asyncio.gather(*map(self._left, [*self._there]))
+        left = await asyncio.gather(*(self._left(name, memory=True) for name in [*self._there]))
         return settled or any(left)
 
     async def _woken(self, name: str) -> Moved:
@@ -70,12 +74,12 @@ class Contexts:
                 raise
         return await self._jobs.wake(name)
 
-    async def _left(self, name: str) -> bool:
+    async def _left(self, name: str, memory: bool) -> bool:
         async with self._turns[name]:
             if not self._forget(name):  # it has left, or its model is awake
                 return False
             try:
-                await self._jobs.leave(name)
+                await self._jobs.leave(name, memory)
             except GcrError as error:
                 log.info("%s: its context stays on the device: %s", name, error)
                 return False

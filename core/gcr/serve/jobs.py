@@ -127,25 +127,30 @@ class NodeJobs:
         report = await self._call(lambda: Job(name, None).restore())
         return Moved(bytes=report.bytes, seconds=_phases(report, _WAKE_PHASES))
 
-    async def leave(self, name: str) -> None:
+    async def leave(self, name: str, memory: bool) -> None:
         found = (await self.find()).get(name)
         if found is None or not found.context:
             raise WrongState(f"{name} is not parked, or its context has left", hint="gcr ps")
-        await self._call(lambda: Job(name, None).checkpoint())
+        await self._call(lambda: self._staying(name, Job(name, None).checkpoint, not memory))
 
     async def end(self, name: str, job: Found) -> None:
         await self._call(lambda: _end(job))
 
     def _parked(self, job: Job, context_later: bool) -> CheckpointReport:
-        """Parks a job with its memory resident. Where gcr refuses that, the memory leaves the device at once."""
         data_only = self._parking.data_only
-        checkpoint = partial(job.checkpoint, data_only=data_only, context_later=context_later and not data_only)
-        if not self._parking.resident:
+        later = context_later and not data_only
+        return self._staying(job.name, partial(job.checkpoint, data_only=data_only, context_later=later))
+
+    def _staying(
+        self, name: str | int, checkpoint: Callable[..., CheckpointReport], stays: bool = True
+    ) -> CheckpointReport:
+        """Has the memory stay resident if that is configured. Where gcr refuses that, it leaves the device at once."""
+        if not (stays and self._parking.resident):
             return checkpoint()
         try:
             return checkpoint(resident=True)
         except UnsupportedState as cannot:
-            log.info("%s: it is parked without its memory staying: %s", job.name, cannot)
+            log.info("%s: it is parked without its memory staying: %s", name, cannot)
             return checkpoint()
 
     async def _run(self, model: ModelConfig, port: int) -> None:

@@ -326,7 +326,7 @@ class Pool:
             model.job = job
             if job.parked:
                 model.takes(job.bytes, self._room)
-                self._contexts.stays(name, job.context)
+                self._contexts.parked(name, job.context)
                 model.move(Event.FOUND_PARKED)
             else:
                 self._begin(model, Event.FOUND_RUNNING, self._start)

@@ -83,9 +83,9 @@ class FakeJobs:
         self._set(name, parked=False, context=False)
         return Moved(bytes=self.sizes.get(name, 0), seconds={"refill": self.way})
 
-    async def leave(self, name: str) -> None:
+    async def leave(self, name: str, memory: bool) -> None:
         assert self.jobs[name].context, f"the context of {name} has left already"
-        await self._do("leave", name)
+        await self._do("leave" if memory else "follow", name)
         self._set(name, context=False)
 
     async def end(self, name: str, job: Found) -> None:

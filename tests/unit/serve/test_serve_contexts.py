@@ -48,7 +48,7 @@ async def test_several_leave_at_once():
     class Meeting(FakeJobs):
         """A context leaves once all are on their way."""
 
-        async def leave(self, name: str) -> None:
+        async def leave(self, name: str, memory: bool) -> None:
             self.done.append(("leave", name))
             while len(self.done) < 3:
                 await asyncio.sleep(0)
@@ -139,7 +139,7 @@ async def test_a_model_comes_in_while_the_context_of_the_one_before_leaves(tmp_p
     async with turns(tmp_path, way=0.05) as client:
         await both_known(client)
         assert (await client.ask("a"))[0] == 200
-        assert client.jobs.done[:3] == [("park", "b"), ("leave", "b"), ("wake", "a")]
+        assert client.jobs.done[:3] == [("park", "b"), ("follow", "b"), ("wake", "a")]
         await client.until(lambda: not client.jobs.jobs["b"].context, "its context has left")
         assert (await client.ask("b"))[0] == 200
 
@@ -158,7 +158,7 @@ async def test_an_idle_model_leaves_as_a_whole(tmp_path):
     async with front(config_of(tmp_path, a='idle="50ms"'), FakeJobs(sizes={"a": 6})) as client:
         await client.ask("a")
         await client.until(lambda: client.state("a") == "parked", "it is parked")
-        assert (client.jobs.ways("leave"), client.jobs.jobs["a"].context) == ([], False)
+        assert (client.jobs.ways("follow"), client.jobs.jobs["a"].context) == ([], False)
 
 
 @served
@@ -166,7 +166,7 @@ async def test_a_model_that_is_asked_for_while_its_context_leaves_wakes_after_th
     async with turns(tmp_path, way=0.1) as client:
         await both_known(client)
         coming = asyncio.create_task(client.ask("a"))
-        await client.until(lambda: client.jobs.ways("leave") == ["b"], "its context is leaving")
+        await client.until(lambda: client.jobs.ways("follow") == ["b"], "its context is leaving")
         again = asyncio.create_task(client.ask("b"))
         assert (await coming)[0] == (await again)[0] == 200
 
@@ -177,7 +177,7 @@ async def test_a_model_that_finds_no_room_waits_for_the_context_that_is_leaving(
         await both_known(client)
         client.jobs.raises["wake"] = [NoRoom("full", missing=3)]
         assert (await client.ask("a"))[0] == 200
-        assert client.jobs.done == [("park", "b"), ("leave", "b"), ("wake", "a"), ("wake", "a")]
+        assert client.jobs.done == [("park", "b"), ("follow", "b"), ("wake", "a"), ("wake", "a")]
 
 
 @served
@@ -189,9 +189,22 @@ async def test_a_context_that_is_leaving_has_left_when_serve_ends(tmp_path):
 
 
 @served
+async def test_a_context_that_an_earlier_serve_left_there_follows(tmp_path):
+    """It was killed between the two steps."""
+    fakes = FakeJobs(sizes={"a": 6, "b": 6})
+    config = config_of(tmp_path, a='idle="50ms"')
+    async with front(config, fakes) as client:
+        await client.ask("a")
+        await client.until(lambda: client.state("a") == "parked", "it is parked")
+    await fakes.park("a", context_later=True)
+    async with front(config, fakes) as client:
+        await client.until(lambda: client.jobs.ways("follow") == ["a"], "its context leaves")
+
+
+@served
 async def test_a_model_whose_context_does_not_leave_is_served_all_the_same(tmp_path):
     async with turns(tmp_path) as client:
         await both_known(client)
-        client.jobs.raises["leave"] = [GcrError("no")]
+        client.jobs.raises["follow"] = [GcrError("no")]
         for name in ("a", "b", "a"):
             assert (await client.ask(name))[0] == 200

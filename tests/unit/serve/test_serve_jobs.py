@@ -82,15 +82,18 @@ class Seen(NodeJobs):
         self.ended.append(job.pid)
 
 
-@pytest.mark.parametrize(("context", "how"), [(True, [{}]), (False, []), (None, [])])
+@pytest.mark.parametrize(
+    ("context", "memory", "how"),
+    [(True, True, [{}]), (True, False, [{"resident": True}]), (False, True, []), (None, True, [])],
+)
 def test_a_context_leaves_only_where_it_is_that_of_a_parked_model(
-    monkeypatch: pytest.MonkeyPatch, context: bool | None, how: list[object]
+    monkeypatch: pytest.MonkeyPatch, context: bool | None, memory: bool, how: list[object]
 ) -> None:
     job: Any = Asked()
     monkeypatch.setattr(serve_jobs, "Job", lambda _name, _pid: job)
     found = None if context is None else living(parked=bool(context), context=bool(context))
     with nullcontext() if how else pytest.raises(WrongState):
-        asyncio.run(Seen(found).leave("chat"))
+        asyncio.run(Seen(found).leave("chat", memory))
     assert job.how == how
 
 

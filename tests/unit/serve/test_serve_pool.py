@@ -172,7 +172,7 @@ async def test_a_device_that_has_no_room_in_spite_of_the_count(tmp_path):
         assert (await client.ask("b"))[0] == 200
         assert jobs.done == [("wake", "b"), ("park", "a"), ("wake", "b")]
         assert (await client.ask("a"))[0] == 200
-        assert jobs.done[3:] == [("park", "b"), ("leave", "b"), ("wake", "a")]  # it is remembered
+        assert jobs.done[3:] == [("park", "b"), ("follow", "b"), ("wake", "a")]  # it is remembered
 
 
 @served
