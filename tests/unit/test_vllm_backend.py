@@ -3,10 +3,9 @@
 vLLM is a stand-in (tests/victims/vllm_standin); test_vllm_interface.py holds that against the real one.
 """
 
-import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gcr.errors import NoRoom, UnsupportedState, WrongState
+from gcr.errors import NoRoom
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDIN = ROOT / "tests" / "victims" / "vllm_standin"
@@ -35,14 +34,14 @@ class Ranks:
     """Ranks that are threads. `local`: the number of each on its machine."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, local: Sequence[int]) -> None:
-        from gcr_vllm import backend, job
+        from gcr_vllm import backend
 
         self.backend, self.local, self.acted = backend, local, list[tuple[int, str]]()
         self.fails: dict[tuple[int, str], Exception] = {}
         self._rank, self._barrier = threading.local(), threading.Barrier(len(local), timeout=20)
         self._words: list[Any] = [None] * len(local)
         for what in ("suspend", "restore"):
-            monkeypatch.setattr(job, what, lambda what=what: self._act(what))
+            monkeypatch.setattr(backend, f"{what}_own", lambda what=what: self._act(what))
         from vllm.distributed import parallel_state
 
         monkeypatch.setattr(parallel_state, "get_world_group", lambda: self._rank.group)
@@ -115,62 +114,6 @@ def test_engines_in_data_parallel_are_refused(monkeypatch: pytest.MonkeyPatch) -
     (said,) = ranks.all("suspend")
     assert "data parallel" in said
     assert ranks.acted == []
-
-
-class FakeJob:
-    """`says`: what becomes of each command. The job is where the last command that was done led."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *says: Callable[[], object]) -> None:
-        import gcr
-        from gcr_vllm import job
-
-        self.state, self.says, self.how, self.name = "running", [*says], list[object](), "llm"
-        monkeypatch.setattr(gcr, "jobs", lambda: [self.row()])
-        monkeypatch.setattr(gcr, "attach", lambda _name: self)
-        monkeypatch.setattr(job, "POLL_S", 0.0)
-
-    def row(self) -> SimpleNamespace:
-        return SimpleNamespace(job="llm", pid=1, state=self.state, processes=[SimpleNamespace(pid=os.getpid())])
-
-    def checkpoint(self, **how: object) -> None:
-        self.how.append(how)
-        self.says.pop(0)()
-        self.state = "suspended"
-
-    def restore(self) -> None:
-        self.how.append("restore")
-        self.state = "running"
-
-
-def failing(error: Exception) -> Callable[[], object]:
-    def fail() -> object:
-        raise error
-
-    return fail
-
-
-def test_a_job_whose_memory_cannot_stay_sleeps_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeJob(monkeypatch, failing(UnsupportedState("shared")), lambda: None)
-    from gcr_vllm import job
-
-    job.suspend()
-    job.suspend()  # it is there already
-    assert fake.how == [{"resident": True}, {}]
-    job.restore()
-    job.restore()
-    assert fake.how[2:] == ["restore"]
-
-
-def test_another_command_has_its_turn_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeJob(monkeypatch, *[failing(WrongState("busy"))] * 2, lambda: None)
-    from gcr_vllm import job
-
-    job.suspend()
-    assert (len(fake.how), fake.state) == (3, "suspended")
-    fake.state, fake.says = "running", [failing(WrongState("stuck"))] * 99
-    monkeypatch.setattr(job, "TURN_S", 0.0)
-    with pytest.raises(WrongState):
-        job.suspend()
 
 
 def test_the_plugin_is_found_by_vllms_name_for_such_and_registers_once() -> None:

@@ -11,7 +11,7 @@ from vllm.device_allocator.sleep_mode_backend import SleepModeBackend
 
 from gcr.checkpoints.aside import under_gcr
 from gcr.errors import GcrError
-from gcr_vllm import job
+from gcr.library.ownjob import restore_own, suspend_own
 
 
 class GcrBackend(SleepModeBackend):
@@ -19,13 +19,13 @@ class GcrBackend(SleepModeBackend):
 
     def suspend(self, level: int = 1) -> None:
         """Suspends the job. Raises RuntimeError on each rank where it failed on any; then all of them run on."""
-        _together(job.suspend, undo=job.restore)
+        _together(suspend_own, undo=restore_own)
         self._state = "SUSPENDED"
 
     def resume(self, tags: list[str] | None = None) -> None:
         """Brings all of the job back, whatever tags are asked for first. Raises RuntimeError as `suspend` does."""
         self._state = "RESUMING"
-        _together(job.restore)
+        _together(restore_own)
         self._state = "RUNNING"
 
     @classmethod
