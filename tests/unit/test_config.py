@@ -161,3 +161,11 @@ def test_a_variable_that_means_nothing_is_told_once_with_the_one_that_was_meant(
 def test_every_variable_that_gcr_reads_has_a_meaning():
     assert environment.misnamed(dict.fromkeys(map(config.environment_name, config.settings()))) == []
     assert environment.misnamed(name for name, _ in environment.VARIABLES) == []
+
+
+def test_a_variable_that_a_test_reads_has_a_meaning():
+    """A tester who sets it is not told that it has none."""
+    sources = "".join(path.read_text() for path in Path(__file__).parent.glob("*.py"))
+    read = set(re.findall(r'environ\.get\("(GCR_[A-Z_]+)"', sources))
+    assert "GCR_VLLM_SOURCE" in read
+    assert environment.misnamed(read) == []

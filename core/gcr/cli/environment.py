@@ -34,7 +34,10 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("GCR_STRICT_SKIPS", "for the test suite: 1 makes a skip that is not on the list a failure"),
 )
 # Of gcr's own tests and benchmarks, without the prefix.
-_TESTS = ("ACL_HEADERS", "ALONE", "BENCHMARK_CRIU", "BENCHMARK_STORE", "IMAGES_GIB", "TEST_PYTHON", "WARM_GIB")
+_TESTS = (
+    *("ACL_HEADERS", "ALONE", "BENCHMARK_CRIU", "BENCHMARK_STORE", "IMAGES_GIB", "TEST_PYTHON"),
+    *("VLLM_SOURCE", "WARM_GIB"),
+)
 _OF_SIMULATORS = "GCR_SIM_"  # a plugin's may know others
 
 
