@@ -167,5 +167,5 @@ def test_a_variable_that_a_test_reads_has_a_meaning():
     """A tester who sets it is not told that it has none."""
     sources = "".join(path.read_text() for path in Path(__file__).parent.glob("*.py"))
     read = set(re.findall(r'environ\.get\("(GCR_[A-Z_]+)"', sources))
-    assert "GCR_VLLM_SOURCE" in read
+    assert "GCR_SGLANG_SOURCE" in read
     assert environment.misnamed(read) == []

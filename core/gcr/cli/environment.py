@@ -13,6 +13,7 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("GCR_NATIVE_DIR", "a CMake build folder to take the shim and the simulated drivers from"),
     ("GCR_JOB", "set in every target: the job's name"),
     ("GCR_TOKEN", "set in every target: the job's secret"),
+    ("GCR_SGLANG", "1: SGLang under `gcr run` releases its device memory by gcr"),
     ("GCR_SIMULATE", "set in targets under --simulate: whose driver is simulated"),
     ("GCR_SIM_STATE", "directory of the simulated machine; programs with the same one share its devices"),
     ("GCR_SIM_DEVICES", "simulated devices, read when the machine is made"),
@@ -35,7 +36,7 @@ VARIABLES: tuple[tuple[str, str], ...] = (
 )
 # Of gcr's own tests and benchmarks, without the prefix.
 _TESTS = (
-    *("ACL_HEADERS", "ALONE", "BENCHMARK_CRIU", "BENCHMARK_STORE", "IMAGES_GIB", "TEST_PYTHON"),
+    *("ACL_HEADERS", "ALONE", "BENCHMARK_CRIU", "BENCHMARK_STORE", "IMAGES_GIB", "SGLANG_SOURCE", "TEST_PYTHON"),
     *("VLLM_SOURCE", "WARM_GIB"),
 )
 _OF_SIMULATORS = "GCR_SIM_"  # a plugin's may know others
