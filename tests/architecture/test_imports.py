@@ -24,9 +24,12 @@ VENDOR = {
     "mindspore",
 }
 BACKENDS = {"gcr_nvidia", "gcr_amd", "gcr_ascend"}
-INTEGRATIONS = {"gcr_sglang", "gcr_torch", "gcr_vllm"}
+INTEGRATIONS = {"gcr_llmd", "gcr_sglang", "gcr_torch", "gcr_vllm"}
 PUBLIC_NAMES = {"gcr_torch": "gcr/torch"}  # the folder of core that has an integration's public names, and loads it
-OPEN_TO_INTEGRATIONS = ("gcr.checkpoints", "gcr.errors", "gcr.imageerrors", "gcr.library.ownjob", "gcr.version")
+OPEN_TO_INTEGRATIONS = (
+    *("gcr.checkpoints", "gcr.errors", "gcr.imageerrors", "gcr.library.ownjob", "gcr.names"),
+    "gcr.version",
+)
 DEMO_DEVICES = "gcr/demo/devices"
 LONGEST_FUNCTION = 60
 PARTS_OF_A_DRAIN = {"CopiesWithin", "PreparesHash", "WritesPaced"}
