@@ -36,8 +36,8 @@ VARIABLES: tuple[tuple[str, str], ...] = (
 )
 # Of gcr's own tests and benchmarks, without the prefix.
 _TESTS = (
-    *("ACL_HEADERS", "ALONE", "BENCHMARK_CRIU", "BENCHMARK_STORE", "IMAGES_GIB", "SGLANG_SOURCE", "TEST_PYTHON"),
-    *("LLMD_SOURCE", "SGLANG_SOURCE", "VLLM_SOURCE", "WARM_GIB"),
+    *("ACL_HEADERS", "ALONE", "BENCHMARK_CRIU", "BENCHMARK_STORE", "IMAGES_GIB", "LLMD_SOURCE", "SGLANG_SOURCE"),
+    *("TEST_PYTHON", "VLLM_SOURCE", "WARM_GIB"),
 )
 _OF_SIMULATORS = "GCR_SIM_"  # a plugin's may know others
 
