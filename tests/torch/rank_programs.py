@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from gcr.checkpoints.run import Run
 from gcr.errors import UsageError
 from gcr.torch.dcp import Reader, Stager, Writer
+from gcr_torch import reader
 from gcr_torch.together import Together
 
 Spec = Mapping[str, Any]  # of a tensor: shape, dtype, seed, and the dimension it is sharded by, or None
@@ -84,7 +85,10 @@ def save(rank: int, world: int, store: str, steps: Mapping[int, Mapping[str, Spe
         dcp.save(state, storage_writer=Writer(store, step=step, **options))
 
 
-def load(rank: int, world: int, store: str, specs: Mapping[str, Spec], step: int | None = None) -> Any:
+def load(
+    rank: int, world: int, store: str, specs: Mapping[str, Spec], step: int | None = None, piece_bytes: int = 0
+) -> Any:
+    reader._PIECE_BYTES = piece_bytes or reader._PIECE_BYTES
     state = {"tensors": state_of(specs, world, blank=True), "step": 0, "extra": {"words": ["", 0], "rank": -1}}
     dcp.load(state, storage_reader=Reader(store, step=step))
     return state["step"], state["extra"]["words"], differing(state["tensors"], state_of(specs, world))

@@ -39,8 +39,8 @@ CHANGED = {**SPECS, "rows": spec((37, 11), seed=100)}
 def test_saved_by_some_ranks_and_loaded_by_others(ranks: Any, tmp_path: Path, world: int) -> None:
     store = str(tmp_path / "store")
     ranks("save", world, store=store, steps={1: CHANGED, 7: SPECS})
-    for others in (1, 2, 4):
-        for found in ranks("load", others, store=store, specs=SPECS):
+    for others, piece_bytes in ((1, 0), (1, 500), (2, 0), (2, 1), (4, 200_000)):
+        for found in ranks("load", others, store=store, specs=SPECS, piece_bytes=piece_bytes):
             assert found == (7, ["a", 7], [])
     assert ranks("load", 1, store=store, specs=SPECS, step=1)[0] == (1, ["a", 1], ["rows"])
     run = run_in(store, "train")
@@ -58,14 +58,20 @@ def tensors(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @settings(max_examples=8, suppress_health_check=[*HealthCheck])
-@given(st.lists(tensors(), min_size=1, max_size=6), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]))
+@given(
+    st.lists(tensors(), min_size=1, max_size=6),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([0, 100, 1000, 40_000]),
+)
 def test_any_state_is_resharded(
-    ranks: Any, tmp_path: Path, drawn: list[dict[str, Any]], some: int, others: int
+    ranks: Any, tmp_path: Path, drawn: list[dict[str, Any]], some: int, others: int, piece_bytes: int
 ) -> None:
     specs = {f"t{number}": each for number, each in enumerate(drawn)}
     store = tempfile.mkdtemp(dir=tmp_path) + "/store"
     ranks("save", some, store=store, steps={1: specs}, chunk_bytes=32 << 10)
-    assert ranks("load", others, store=store, specs=specs) == [(1, ["a", 1], [])] * others
+    found = ranks("load", others, store=store, specs=specs, piece_bytes=piece_bytes)
+    assert found == [(1, ["a", 1], [])] * others
 
 
 def test_every_kind_of_tensor_comes_back_bit_by_bit(ranks: Any, tmp_path: Path) -> None:

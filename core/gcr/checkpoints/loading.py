@@ -46,10 +46,15 @@ class Step:
             raise Damaged.of(self._reader.name, f"it has no file {file!r}, which its record names")
         return self._reader.files[file][1].bytes
 
-    def read(self, file: str, begin: int, end: int) -> memoryview:
-        """Returns the bytes of a file from `begin` up to `end`, in fresh memory. Reads the chunks that have them.
+    @property
+    def chunk_bytes(self) -> int:
+        return self._reader.manifest.chunk_bytes
 
-        A range that begins at a multiple of a power of two, up to 16, lies in memory at such an address.
+    def read(self, file: str, begin: int, end: int, room: memoryview | None = None) -> memoryview:
+        """Returns the bytes of a file from `begin` up to `end`. Reads the chunks that have them.
+
+        room: memory to read into where it has as many bytes as those chunks; else the bytes are in fresh memory
+        A range that begins at a multiple of a power of two, up to 16, is in memory at such an address, as `room` is.
         Raises Damaged, StoreUnusable, UsageError.
         """
         size, chunk = self.size(file), self._reader.manifest.chunk_bytes
@@ -58,6 +63,7 @@ class Step:
         if begin == end:
             return memoryview(bytearray())
         first, until = begin // chunk, min(size, -(-end // chunk) * chunk)
-        found = memoryview(bytearray(until - first * chunk))
+        size = until - first * chunk
+        found = room[:size] if room and len(room) >= size else memoryview(bytearray(size))
         self._reader.read_chunks(file, first, found)
         return found[begin - first * chunk : end - first * chunk]

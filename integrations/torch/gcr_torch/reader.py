@@ -10,13 +10,14 @@ import io
 import os
 import pickle
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future as Pending
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
@@ -33,7 +34,23 @@ from gcr_torch.ids import step_of
 from gcr_torch.record import PLANNER, from_json
 from gcr_torch.tensors import of_bytes
 
-_AHEAD = 4  # items that are read while one is copied to its tensor
+Shards = dict[MetadataIndex, tuple[torch.dtype, torch.Size]]
+
+_AHEAD = 4  # pieces that are read while one is copied to its tensor
+_PIECE_BYTES = 32 << 20  # rows of a tensor that are read together, or one row
+
+
+class _Piece(NamedTuple):
+    """Some rows of the part of a tensor that an item wants, or all of what is no tensor with rows."""
+
+    item: ReadItem
+    first: int = 0
+    rows: int = 1
+    whole: int = 1  # rows that the item wants
+
+    @property
+    def last(self) -> bool:
+        return self.first + self.rows == self.whole
 
 
 class Reader(StorageReader):
@@ -115,22 +132,26 @@ class Reader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Reads all items into the tensors of the planner. Raises Damaged, StoreUnusable."""
-        shards = self._shards()
-        for item, found in self._read_ahead(plan.items, shards):
+        shards, target = self._shards(), torch.empty(0)
+        for piece, found in self._read_ahead(self._pieces(plan.items, shards)):
+            item = piece.item
             if item.type == LoadItemType.BYTE_IO:
                 planner.load_bytes(item, found)
                 continue
-            target = planner.resolve_tensor(item).detach()
-            if target.size() != found.size():
-                raise UsageError(f"{item.dest_index.fqn}: {[*found.size()]} do not fit into {[*target.size()]}")
-            target.copy_(found)
-            planner.commit_tensor(item, target)
+            if piece.first == 0:
+                target = planner.resolve_tensor(item).detach()
+                if target.size() != item.lengths:
+                    raise UsageError(f"{item.dest_index.fqn}: {[*item.lengths]} do not fit into {[*target.size()]}")
+            part = target.narrow(0, piece.first, piece.rows) if target.dim() else target
+            part.copy_(found)
+            if piece.last:
+                planner.commit_tensor(item, target)
         self.close()
         done = Future[None]()
         done.set_result(None)
         return done
 
-    def _shards(self) -> dict[MetadataIndex, tuple[torch.dtype, torch.Size]]:
+    def _shards(self) -> Shards:
         """Returns type and sizes of every shard."""
         tensors = self._metadata.state_dict_metadata.items()
         return {
@@ -140,39 +161,73 @@ class Reader(StorageReader):
             for shard in tensor.chunks
         }
 
-    def _read_ahead(
-        self, items: list[ReadItem], shards: dict[MetadataIndex, tuple[torch.dtype, torch.Size]]
-    ) -> Iterator[tuple[ReadItem, Any]]:
-        """Yields items in order, each with its tensor or its bytes. A few more are read meanwhile."""
+    def _pieces(self, items: list[ReadItem], shards: Shards) -> Iterator[tuple[_Piece, Callable[[memoryview], Any]]]:
+        """Yields pieces in order, each with the call that reads it, into memory that it is given if that is enough."""
+        for item in items:
+            if item.type == LoadItemType.BYTE_IO:
+                yield _Piece(item), partial(self._read_object, item)
+                continue
+            dtype, sizes = self._checked(item, shards)
+            if not sizes:
+                yield _Piece(item), partial(self._read_rows, item, dtype, sizes, 0, 1)
+                continue
+            whole = item.lengths[0]
+            step = max(1, _PIECE_BYTES // max(1, prod(sizes[1:]) * dtype.itemsize))
+            for first in range(0, max(1, whole), step):
+                count = min(step, whole - first)
+                begin = item.storage_offsets[0] + first
+                read = partial(self._read_rows, item, dtype, sizes, begin, begin + count)
+                yield _Piece(item, first, count, whole), read
+
+    def _read_ahead(self, pieces: Iterator[tuple[_Piece, Callable[[memoryview], Any]]]) -> Iterator[tuple[_Piece, Any]]:
+        """Yields pieces in order, each with its tensor or its bytes, until the next one. A few more are read meanwhile.
+
+        Their memory is used again and again: to touch fresh memory may take longer than to read.
+        """
+        size = _PIECE_BYTES + 2 * self._opened.thing.chunk_bytes
+        free = [memoryview(bytearray(size)) for _ in range(_AHEAD + 1)]
+        begun: deque[tuple[_Piece, Pending[Any], memoryview]] = deque()
         with ThreadPoolExecutor(_AHEAD, "gcr-load") as pool:
-            begun: deque[tuple[ReadItem, Pending[Any]]] = deque()
             try:
-                for item in items:
-                    begun.append((item, pool.submit(self._read, item, shards)))
-                    if len(begun) > _AHEAD:
-                        before, found = begun.popleft()
-                        yield before, found.result()
+                for piece, read in pieces:
+                    room = free.pop()
+                    begun.append((piece, pool.submit(read, room), room))
+                    if not free:
+                        yield from _first_of(begun, free)
                 while begun:
-                    before, found = begun.popleft()
-                    yield before, found.result()
+                    yield from _first_of(begun, free)
             finally:
-                for _, each in begun:
+                for _, each, _ in begun:
                     each.cancel()
 
-    def _read(self, item: ReadItem, shards: dict[MetadataIndex, tuple[torch.dtype, torch.Size]]) -> Any:
-        """Returns the part of a shard that an item wants, or an object's bytes."""
+    def _checked(self, item: ReadItem, shards: Shards) -> tuple[torch.dtype, torch.Size]:
+        """Returns type and sizes of the shard that an item is a part of. Raises Damaged for a file of another size."""
         step, index = self._opened.thing, item.storage_index
-        file = self._metadata.storage_data[index]
-        if item.type == LoadItemType.BYTE_IO:
-            return io.BytesIO(step.read(file, 0, step.size(file)))
         dtype, sizes = shards[index]
-        row = prod(sizes[1:]) * dtype.itemsize
-        if step.size(file) != (sizes[0] if sizes else 1) * row:
+        if step.size(self._metadata.storage_data[index]) != prod(sizes) * dtype.itemsize:
             raise Damaged.of(self.run.image(step.number), f"{index.fqn} has not the bytes of a {[*sizes]} of {dtype}")
-        if not sizes:
-            return of_bytes(step.read(file, 0, row), dtype, ())
-        first, count = item.storage_offsets[0], item.lengths[0]
-        found = of_bytes(step.read(file, first * row, (first + count) * row), dtype, (count, *sizes[1:]))
+        return dtype, sizes
+
+    def _read_object(self, item: ReadItem, _room: memoryview) -> io.BytesIO:
+        step, file = self._opened.thing, self._metadata.storage_data[item.storage_index]
+        return io.BytesIO(step.read(file, 0, step.size(file)))
+
+    def _read_rows(
+        self, item: ReadItem, dtype: torch.dtype, sizes: torch.Size, begin: int, end: int, room: memoryview
+    ) -> torch.Tensor:
+        """Returns rows of a shard, of each the part that the item wants."""
+        file, row = self._metadata.storage_data[item.storage_index], prod(sizes[1:]) * dtype.itemsize
+        data = self._opened.thing.read(file, begin * row, end * row, room)
+        found = of_bytes(data, dtype, (end - begin, *sizes[1:]) if sizes else ())
         for dimension in range(1, len(sizes)):
             found = found.narrow(dimension, item.storage_offsets[dimension], item.lengths[dimension])
         return found
+
+
+def _first_of(
+    begun: deque[tuple[_Piece, Pending[Any], memoryview]], free: list[memoryview]
+) -> Iterator[tuple[_Piece, Any]]:
+    """Yields the piece that was begun first, and frees its memory afterwards."""
+    piece, found, room = begun.popleft()
+    yield piece, found.result()
+    free.append(room)

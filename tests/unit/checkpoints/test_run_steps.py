@@ -65,6 +65,11 @@ def test_any_range_of_a_file_can_be_read(run: Run, begin: int, end: int) -> None
     save(run, 1, [[bytes_of(2, 70_000)], [data]])
     with Step(run, 1) as step:
         assert bytes(step.read("1.0", begin, end)) == data[begin:end]
+        room = bytearray(b"\xff" * 3 * step.chunk_bytes)
+        found = step.read("1.0", begin, end, memoryview(room))
+        assert bytes(found) == data[begin:end]
+        assert begin == end or found.obj is room
+        assert bytes(step.read("1.0", begin, end, memoryview(bytearray(1)))) == data[begin:end]
         with pytest.raises(UsageError):
             step.read("1.0", begin, 100_001)
 
