@@ -18,10 +18,13 @@ def lines(found: Mapping[str, Any]) -> Iterator[Line]:
 
 def _saves(row: Mapping[str, Any]) -> Iterator[Line]:
     for way, of_way in row.items():
+        if failed := of_way.get("failed"):
+            yield f"a save blocks the training: {way}", failed, "", ""
+            continue
         text = f"{_blocked(of_way) * MS:.1f} ms, durable after {_of(of_way, 'done_s'):.1f} s"
         yield f"a save blocks the training: {way}", text, "", ""
     if "copy" in row:
-        yield from _copy(row["copy"], [_blocked(row[way]) for way in DCP if way in row])
+        yield from _copy(row["copy"], [_blocked(row[way]) for way in DCP if "saves" in row.get(way, {})])
 
 
 def _copy(copy: Mapping[str, Any], others: Sequence[float]) -> Iterator[Line]:

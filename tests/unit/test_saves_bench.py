@@ -1,6 +1,7 @@
 """The benchmark of training saves, rehearsed on the processor: its numbers are no results."""
 
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,5 +55,28 @@ def test_a_save_and_its_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_report_judges_saves(changed: dict[str, Any], unmet: set[str]) -> None:
     always = "load to the device, cold_s, of a plain reader's rate"
     found = {"copy": {"saves": [SAVE | changed], "loads": LOADS}, "async_save": {"saves": [SAVE | {"call_s": 0.5}]}}
+    found["async_pinned"] = {"failed": "the program ended with 1"}
     told = {line[0] for line in report_saves.lines({"saves": found}) if line[3] == "NO"}
     assert told == unmet | {always}
+    said = {line[0]: line[1] for line in report_saves.lines({"saves": found})}
+    assert said["a save blocks the training: async_pinned"] == "the program ended with 1"
+
+
+def test_a_way_of_pytorch_that_fails_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by(way: str, known: dict[str, Any], _gib: float) -> Iterator[dict[str, Any]]:
+        if way in broken:
+            raise SystemExit(f"benchmark: {way}")
+        known[way] = {"saves": []}
+        yield known
+
+    monkeypatch.setattr(saves, "_by", by)
+    broken = {"async_save"}
+    *_, found = saves.blocked(1.0, ways=("copy", "async_save", "async_pinned"))
+    assert found == {
+        "copy": {"saves": []},
+        "async_save": {"failed": "benchmark: async_save"},
+        "async_pinned": {"saves": []},
+    }
+    broken.add("copy")
+    with pytest.raises(SystemExit):
+        [*saves.blocked(1.0, ways=("copy",))]
