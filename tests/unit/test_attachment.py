@@ -12,11 +12,14 @@ import pytest
 from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Span
 from gcr.errors import DriverError, NoContext, RolledBack
 from gcr.memory.arena import Arena
+from gcr.protocol.batches import Incoming
 from gcr.protocol.operations.worker import ProcessFacts
 from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
 from gcr.worker.holdings import Holdings
+from gcr.worker.link import IN, Link
 from gcr.worker.refilling import copy_in
+from gcr.worker.serving.copies import CopyServing
 
 MIB = 1 << 20
 CONTEXT = 16 * MIB
@@ -172,7 +175,7 @@ def test_what_needs_a_context_says_so(attachment: Attachment, arena: Arena) -> N
     with pytest.raises(NoContext):
         holding.create(3, 0)
     with pytest.raises(NoContext):
-        copy_in(holding.copy(3), 1.0, lambda _report: None, lambda: False)
+        copy_in(holding.copy(3), 1.0, lambda _report: None, lambda _size: False)
     holding.release()
 
 
@@ -209,7 +212,7 @@ def test_memory_that_is_being_refilled_is_released_after_the_transfer(arena: Are
     holding.copy(3).lay_out([HandleSpec(7, MIB)])
     holding.create(3, 0)
     with suppress(RolledBack):
-        copy_in(holding.copy(3), 10.0, lambda _report: None, lambda: False)
+        copy_in(holding.copy(3), 10.0, lambda _report: None, lambda _size: False)
     ending[0].join(10)
     assert drain.said.index("waited") < drain.said.index("released")
 
@@ -242,23 +245,36 @@ def test_while_the_driver_is_at_work_one_transfer_follows_the_other(arena: Arena
     attachment = Attachment(lambda: drain)  # type: ignore[arg-type,return-value]
     attachment.attach()
     holdings = Holdings(attachment, arena, "GPU-a")
-    holdings.driver_at_work("of another process", at_work)
+    holdings.driver_at_work("of another process", 1.0 * at_work)
     copy = holdings.of("llm/1").copy(3)
     copy.lay_out([HandleSpec(each, 4 * MIB) for each in range(4)])
     assert copy.segments
     count = len(copy.segments.parts)
     assert count > 1
     holdings.of("llm/1").create(3, 0)
-    copy_in(copy, 10.0, lambda _report: None, holdings.paced)
+    copy_in(copy, 10.0, lambda _report: None, lambda size: holdings.driver_s() > size / (100 * MIB))
     first = ["began", "waited"] * count if at_work else ["began"] * count
     assert drain.said == first + ["waited"] * count
     assert all(ask() is at_work for ask in drain.asks)
-    holdings.driver_at_work("of another process", False)
+    holdings.driver_at_work("of another process", 0.0)
     assert not any(ask() for ask in drain.asks)
 
 
 def test_a_process_that_is_gone_no_longer_holds_up_the_copies_of_others(attachment: Attachment, arena: Arena) -> None:
     holdings = Holdings(attachment, arena, "GPU-a")
-    holdings.driver_at_work("llm/1", True)
+    holdings.driver_at_work("llm/1", 1.0)
+    holdings.driver_at_work("llm/2", 0.5)
+    assert holdings.driver_s() == 1.0
     holdings.remove("llm/1")
-    assert not holdings.paced()
+    assert holdings.driver_s() == 0.5
+
+
+@pytest.mark.parametrize(("speeds", "longest"), [({IN: 100.0 * MIB}, 50 * MIB), ({}, 25_000_000_000)])
+def test_a_refill_that_takes_longer_than_the_driver_keeps_its_queue_full(
+    attachment: Attachment, arena: Arena, speeds: dict[str, float], longest: int
+) -> None:
+    holdings = Holdings(attachment, arena, "GPU-a")
+    serving = CopyServing(holdings, Link(attachment, arena, speeds), Incoming())
+    assert not serving._paced(1)
+    holdings.driver_at_work("llm/1", 0.5)
+    assert (serving._paced(longest - 1), serving._paced(longest + 1)) == (True, False)

@@ -225,13 +225,13 @@ def test_data_comes_back_beside_the_control_state_and_both_are_taken_back():
 
 @pytest.mark.parametrize("thaw", [None, PeerGone("it is gone")])
 def test_refills_let_the_driver_in_between_until_it_is_done_also_where_it_fails(thaw):
-    made = Made(thaw=thaw, driver_at_work=lambda _hold, at_work: made.said.append(f"at work: {at_work}"))
+    made = Made(thaw=thaw, driver_at_work=lambda _hold, seconds: made.said.append(f"at work: {seconds}"))
     with suppress(PeerGone):
         made.does(BringBack(made.restore))
-    begun, done = made.said.index("at work: True"), made.said.index("at work: False")
+    begun, done = made.said.index("at work: 0.5"), made.said.index("at work: 0.0")
     assert begun < made.said.index("worker.refill")
     assert begun < made.said.index("control.thaw") < done
-    assert made.said.count("at work: True") == 1
+    assert made.said.count("at work: 0.5") == 1
 
 
 def test_a_worker_that_does_not_answer_about_the_driver_stops_no_restore():

@@ -19,7 +19,7 @@ class Holdings(Struct):
     arena: Arena
     device: str
     _by_hold: dict[str, Holding] = field(default_factory=dict)
-    _driver_at: set[str] = field(default_factory=set)  # holds of processes whose control state is on its way
+    _driver_s: dict[str, float] = field(default_factory=dict)  # by hold: the driver brings a control state back
     _lock: Lock = field(default_factory=Lock)
 
     def of(self, hold: str, name: str | None = None) -> Holding:
@@ -62,16 +62,19 @@ class Holdings(Struct):
     def remove(self, hold: str) -> None:
         with self._lock:
             self._by_hold.pop(hold, None)
-            self._driver_at.discard(hold)
+            self._driver_s.pop(hold, None)
 
-    def driver_at_work(self, hold: str, at_work: bool) -> None:
-        """Notes that the driver moves the control state of a process, or does no longer."""
+    def driver_at_work(self, hold: str, seconds: float) -> None:
+        """Notes that the driver brings a control state back, and how long it takes beside full queues; 0: done."""
         with self._lock:
-            (self._driver_at.add if at_work else self._driver_at.discard)(hold)
+            self._driver_s.pop(hold, None)
+            if seconds > 0:
+                self._driver_s[hold] = seconds
 
-    def paced(self) -> bool:
-        """Tells whether copies to the device are to let the driver's own copies in between. Takes no lock."""
-        return bool(self._driver_at)
+    def driver_s(self) -> float:
+        """Returns the longest of these times; 0 where the driver brings nothing back."""
+        with self._lock:
+            return max(self._driver_s.values(), default=0.0)
 
     def detach(self) -> None:
         """Gives the context back. Raises WrongState while memory is held with it."""

@@ -14,8 +14,8 @@ from gcr.worker.hostcopy import HostCopy
 from gcr.worker.telling import Telling, wait_all, wait_for
 
 
-def copy_in(copy: HostCopy, deadline: float, progress: Progress, paced: Callable[[], bool]) -> Moved:
-    """Copies to memory that `Holding.create` made. `paced`: the driver is at work on the device.
+def copy_in(copy: HostCopy, deadline: float, progress: Progress, paced: Callable[[int], bool]) -> Moved:
+    """Copies to memory that `Holding.create` made. `paced`: whether so many bytes let the driver's copies in between.
 
     Raises NoContext, DeadlinePassed, PeerGone, and RolledBack where the copy or its memory was given up meanwhile.
     """
@@ -26,9 +26,10 @@ def copy_in(copy: HostCopy, deadline: float, progress: Progress, paced: Callable
     telling = Telling(transfers, progress)
     for index, plan in enumerate(groups):
         segment = segment_of(copy, index, began + deadline - time.monotonic())
+        slowly = partial(paced, size)
         spans = [Span(s.device, s.host + segment.address, s.size) for s in plan]
-        transfers.append(_start(copy, partial(_write, drain, spans, paced)))
-        if paced():  # one transfer at a time; it becomes a fast one once the driver is done
+        transfers.append(_start(copy, partial(_write, drain, spans, slowly)))
+        if slowly():  # one transfer at a time; it becomes a fast one once the driver is done
             wait_for(transfers[-1], telling, began + deadline)
         telling.now_and_then()
     wait_all(telling, began + deadline)

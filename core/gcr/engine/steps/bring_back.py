@@ -25,6 +25,8 @@ from gcr.protocol.operations.operation import Done
 from gcr.protocol.operations.worker import Moved
 from gcr.protocol.wire import FrameType
 
+CONTEXT_S = 0.5  # an H200's driver takes about so long for a context beside full queues, and 0.25 s beside none
+
 
 class BringBack(Struct, frozen=True):
     """Refills, thaws and gives memory; the undo discards the memory and freezes again."""
@@ -61,16 +63,16 @@ class BringBack(Struct, frozen=True):
         """Has the workers let the driver's copies in between theirs, until the driver is done with each process."""
         thawed = [] if self.restore.data_only else self.restore.targets
         for target in thawed:
-            self._say_driver_at_work(target, True)
+            self._say_driver_at_work(target, CONTEXT_S * len(target.ballast_by_device))
         try:
             yield
         finally:  # a step may have failed before the driver was asked
             for target in thawed:
-                self._say_driver_at_work(target, False)
+                self._say_driver_at_work(target, 0.0)
 
-    def _say_driver_at_work(self, target: Target, at_work: bool) -> None:
+    def _say_driver_at_work(self, target: Target, seconds: float) -> None:
         for worker in self._refilling(target):
-            quietly("pace", partial(worker.copies.driver_at_work, target.hold, at_work))
+            quietly("pace", partial(worker.copies.driver_at_work, target.hold, seconds))
 
     def _meter(self) -> Meter:
         """Returns what tells of the bytes that no image has brought yet."""
@@ -121,7 +123,7 @@ class BringBack(Struct, frozen=True):
         began, marks = time.monotonic(), self.restore.course.marks
         with noting_refusals(target, alone=len(self.restore.targets) == 1):
             target.control_state.thaw(self._control_s())
-        self._say_driver_at_work(target, False)
+        self._say_driver_at_work(target, 0.0)
         marks["control_s"] = max(marks.get("control_s", 0.0), time.monotonic() - began)
 
     def _control_s(self) -> float:

@@ -90,9 +90,12 @@ class WorkerCopies(WorkerCalls):
         for offset, part in batches(fds):
             self._call(ops.Reclaim(copy, owner, left, offset, len(fds)), part, timeout=60.0)
 
-    def driver_at_work(self, hold: str, at_work: bool) -> None:
-        """Says whether the driver moves the control state of the process now: refills let its copies in between."""
-        self._call(ops.DriverAtWork(hold, at_work), timeout=BRIEF)
+    def driver_at_work(self, hold: str, seconds: float) -> None:
+        """Says that the driver brings the control state of a process back, which takes about so long; 0: it is done.
+
+        A refill that would end before lets the driver's copies in between.
+        """
+        self._call(ops.DriverAtWork(hold, seconds), timeout=BRIEF)
 
     def refill(self, copy: CopyName, deadline: float, progress: Progress) -> ops.Moved:
         """Copies the arena's bytes to the memory that `create` made."""

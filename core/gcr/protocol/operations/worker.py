@@ -312,11 +312,14 @@ class Reclaim(Named[Nothing], frozen=True):
 
 
 class DriverAtWork(OfProcess[Nothing], frozen=True):
-    """The driver moves the control state of the process: until it is done, refills let its copies in between."""
+    """The driver brings a control state back. Until it is done, a refill that would end before lets its copies between.
+
+    seconds: that it takes beside full queues, about; 0 once it is done
+    """
 
     op = "driver_at_work"
 
-    at_work: bool
+    seconds: float
 
 
 class Refill(OfCopy[Moved], frozen=True):

@@ -22,6 +22,8 @@ from gcr.worker.link import IN, OUT, Link
 from gcr.worker.refilling import copy_in
 from gcr.worker.taking import copy_live, copy_out
 
+USUAL_BYTES_PER_S = 50e9  # of the link, before it was measured
+
 
 class CopyServing(Struct, frozen=True):
     holdings: Holdings
@@ -40,7 +42,7 @@ class CopyServing(Struct, frozen=True):
             ops.ForgetCopy: lambda asked, _fds, _request: self._forget_copy(asked),
             ops.Knows: lambda asked, _fds, _request: Answer(self._knows(asked)),
             ops.Reclaim: lambda asked, fds, _request: self._reclaim(asked, fds),
-            ops.DriverAtWork: lambda asked, _fds, _request: self.holdings.driver_at_work(asked.hold, asked.at_work),
+            ops.DriverAtWork: lambda asked, _fds, _request: self.holdings.driver_at_work(asked.hold, asked.seconds),
             ops.Refill: lambda asked, _fds, request: Answer(self._refill(asked, request)),
         }
 
@@ -102,9 +104,11 @@ class CopyServing(Struct, frozen=True):
             raise
 
     def _refill(self, asked: ops.Refill, request: Request) -> ops.Moved:
-        return copy_in(
-            self.holdings.copy(asked.copy), asked.deadline, self.link.teller(request, IN), self.holdings.paced
-        )
+        return copy_in(self.holdings.copy(asked.copy), asked.deadline, self.link.teller(request, IN), self._paced)
+
+    def _paced(self, size: int) -> bool:
+        """Tells whether a refill of this size lets the driver's copies in between: the driver would end after it."""
+        return self.holdings.driver_s() > size / self.link.speeds.get(IN, USUAL_BYTES_PER_S)
 
 
 def _of_device(fds: Sequence[int], device: str) -> Bundle[SealedTable]:
