@@ -26,6 +26,7 @@ class Release:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._is_released = False  # by gcr
+        self._suspending: asyncio.Task[None] | None = None
         self._continues = True  # after the resume: not if the user had paused the server
         self._apart: set[str] = set()  # tags that SGLang has released itself
 
@@ -72,8 +73,9 @@ class Release:
                 hint="release when no request is under way",
             )
         self._is_released = True  # also if this call is cancelled: gcr then goes on
+        self._suspending = asyncio.create_task(asyncio.to_thread(suspend_own))
         try:
-            await asyncio.to_thread(suspend_own)
+            await asyncio.shield(self._suspending)
         except Exception:
             self._is_released = False
             raise
@@ -86,6 +88,7 @@ class Release:
         async with self._turn:
             if self._is_released:
                 try:
+                    await self._suspended()
                     await asyncio.to_thread(restore_own)
                 except Exception as error:
                     log.warning("the memory does not come back yet: %s", _told(error))
@@ -97,6 +100,11 @@ class Release:
             elif self._apart:
                 await original(manager, obj, request)
                 self._apart -= _tags(obj)
+
+    async def _suspended(self) -> None:
+        """Waits for a release that was cancelled: to a job that runs still, a restore has nothing to do."""
+        if self._suspending and not self._suspending.done():
+            await asyncio.wait([self._suspending])
 
     async def pause(self, original: Original, manager: Any, obj: Any) -> Any:
         """Pauses as SGLang does. A server that is paused while it is released stays paused after the resume."""
