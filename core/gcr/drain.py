@@ -164,9 +164,9 @@ class CopiesWithin(Protocol):
 
 @runtime_checkable
 class WritesPaced(Protocol):
-    """A DataDrain whose writes let the driver's own copies in between: those wait for all that was queued before them.
+    """A DataDrain that can write piece by piece, so that the driver's own copies find the queue short.
 
-    Without this a driver that brings a process back beside them may take twice as long.
+    Without this a driver may need twice as long to restore a process beside the writes.
     """
 
     def write_paced(self, spans: Sequence[Span], paced: Callable[[], bool]) -> Transfer:

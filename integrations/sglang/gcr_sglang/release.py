@@ -126,7 +126,7 @@ def _tags(obj: Any) -> frozenset[str]:
 
 
 def _refuse_unsupported(server_args: Any) -> None:
-    """Raises UnsupportedState for servers whose schedulers are in another job, or do not heed a pause."""
+    """Raises UnsupportedState if a scheduler may be in another job, or does not stop for a pause."""
     reasons = {
         "its schedulers are on several machines": server_args.nnodes > 1,
         "its schedulers are Ray's actors": server_args.use_ray,
