@@ -5,24 +5,21 @@ when it had nothing to do, and its memory is on the device still (`there`), its 
 that sleep and wake by torch_memory_saver (`saver`); by ending one and starting the other (`reload`). A request's added
 time is its time to the first byte, less the median of the same request to a model that is there. Each answer must be
 that of the first time. Each model has 16 GiB where the arena's limit on this host has no room for two of the size that
-is asked for (`testbed.gib_of_two`). `load`: many clients of both models, while they are swapped.
+is asked for (`testbed.gib_of_two`).
 """
 
 import http.client
 import importlib.util
 import json
-import random
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -40,9 +37,6 @@ TOKENS = 4
 TURNS, SLEEPS, RELOADS, BASE = 100, 20, 3, 15
 SETTLE_SECONDS = 15.0  # for gcr to prepare
 START_SECONDS, ANSWER_SECONDS, END_SECONDS = 150.0, 120.0, 30.0
-LOAD_GIB, CLIENTS, LOAD_SWAPS, LOAD_SECONDS = 1.0, 50, 500, 240.0
-LOOK_SECONDS = 0.5
-MORE_BYTES, MORE_FDS = 64 << 20, 32  # that a process may have grown by under load, from a tenth of it on
 ROOM_S, ROOM_LAST_S, THERE_S = 1.0, 1.5, 0.3
 FILE = """
 [serve]
@@ -175,7 +169,7 @@ def _left(pid: int) -> Row:
 
 def await_parked(port: int, model: str) -> None:
     give_up = time.monotonic() + PARKED_SECONDS
-    while json.loads(_do(port, "/health", "GET"))["models"][model] != "parked":
+    while json.loads(do(port, "/health", "GET"))["models"][model] != "parked":
         if time.monotonic() > give_up:
             raise SystemExit(f"benchmark: {model} was not parked")
         time.sleep(0.02)
@@ -213,14 +207,14 @@ def await_healthy(port: int) -> None:
     give_up = time.monotonic() + START_SECONDS
     while time.monotonic() < give_up:
         try:
-            _do(port, "/health", "GET")
+            do(port, "/health", "GET")
             return
         except OSError:
             time.sleep(0.01)
     raise SystemExit("benchmark: a server did not become healthy")
 
 
-def _do(port: int, path: str, method: str = "POST") -> bytes:
+def do(port: int, path: str, method: str = "POST") -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
     try:
         connection.request(method, path, b"")
@@ -238,13 +232,13 @@ def by_saver(server: Server, turns: int = SLEEPS) -> Iterator[Row]:
             ports[model] = stack.enter_context(bare(server, model, "--saver"))
             wanted[model] = ask(ports[model], model).text
             found["base"][model] = [ask(ports[model], model).first_s for _ in range(BASE)]
-            _do(ports[model], "/sleep")
+            do(ports[model], "/sleep")
         there = next(iter(MODELS))
-        _do(ports[there], "/wake")
+        do(ports[there], "/wake")
         for _ in range(turns):
             began, there, gone = time.perf_counter(), _other(there), there
-            _do(ports[gone], "/sleep")
-            _do(ports[there], "/wake")
+            do(ports[gone], "/sleep")
+            do(ports[there], "/wake")
             before = time.perf_counter() - began
             found["turns"].append(_later(before, _turn(ask(ports[there], there), there, wanted, found["base"])))
             yield found
@@ -301,107 +295,3 @@ def of_others(gib: float) -> Iterator[Row]:
         for found in way(Server(gib)):
             known[name] = {**found, "added_p50_s": median([turn["added_s"] for turn in found["turns"]])}
             yield known
-
-
-# ---- load -------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Load:
-    """Clients that ask until they are told to end."""
-
-    port: int
-    wanted: Mapping[str, str]
-    over: threading.Event = field(default_factory=threading.Event)
-    answers: int = 0
-    wrong: list[str] = field(default_factory=list)
-    waits: list[float] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def client(self, number: int) -> None:
-        chance = random.Random(number)
-        while not self.over.is_set():
-            model = chance.choice(list(MODELS))
-            try:
-                answer = ask(self.port, model)
-                right = (answer.status, answer.text) == (200, self.wanted[model])
-                bad, took = "" if right else f"{answer.status} {answer.text[:200]}", answer.first_s
-            except (OSError, http.client.HTTPException) as error:
-                bad, took = repr(error), 0.0
-            with self._lock:
-                self.answers += 1
-                self.waits.append(took)
-                self.wrong += [f"{model}: {bad}"] if bad else []
-
-
-def load(
-    server: Server,
-    swaps: int = LOAD_SWAPS,
-    seconds: float = LOAD_SECONDS,
-    clients: int = CLIENTS,
-    flags: Sequence[str] = (),
-) -> Row:
-    """Asks both models at once until there were so many parks, or for so long."""
-    with served(server, Parked.AWAY, flags) as (port, process):
-        made = Load(port, {model: ask(port, model).text for model in MODELS})
-        began, first = time.monotonic(), parks(port)
-        with ThreadPoolExecutor(clients) as pool:
-            asking = [pool.submit(made.client, number) for number in range(clients)]
-            early: Mapping[str, tuple[int, int]] = {}
-            while (done := parks(port) - first) < swaps and time.monotonic() - began < seconds:
-                if not early and done >= swaps / 10:
-                    early = sizes(process.pid)
-                time.sleep(LOOK_SECONDS)
-            late = sizes(process.pid)
-            made.over.set()
-            for each in asking:
-                each.result()
-        took = time.monotonic() - began
-        done = parks(port) - first
-    grown = {name: [late[name][0] - early[name][0], late[name][1] - early[name][1]] for name in late if name in early}
-    waits = sorted(made.waits)
-    return {
-        "gib": server.gib,
-        "clients": clients,
-        "seconds": took,
-        "swaps": done,
-        "answers": made.answers,
-        "wrong": made.wrong[:20],
-        "wrong_count": len(made.wrong),
-        "wait_p50_s": median(waits),
-        "wait_p99_s": waits[min(len(waits) - 1, round(0.99 * len(waits)))],
-        "grown": grown,
-    }
-
-
-def parks(port: int) -> int:
-    lines = _do(port, "/metrics", "GET").decode().splitlines()
-    counts = [line for line in lines if line.startswith('gcr_serve_swaps_total{direction="park"')]
-    return int(sum(float(line.rpartition(" ")[2]) for line in counts))
-
-
-def sizes(serve: int) -> dict[str, tuple[int, int]]:
-    """Returns the anonymous memory, in bytes, and the number of descriptors of each process of gcr."""
-    done = subprocess.run([*GCR, "daemon", "status", "--json"], capture_output=True, text=True, timeout=60, check=True)
-    status = json.loads(done.stdout)
-    pids = {"serve": serve, "daemon": status["pid"]}
-    pids |= {f"worker {number}": each["pid"] for number, each in enumerate(status["workers"])}
-    return {name: (_resident(pid), len(list(Path(f"/proc/{pid}/fd").iterdir()))) for name, pid in pids.items()}
-
-
-def _resident(pid: int) -> int:
-    """Returns the anonymous resident bytes of a process: an arena's are no growth of its own."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
-
-
-def judged_load(runs: Sequence[Row], swaps: int) -> Row:
-    """Judges several runs of `load` together."""
-    wrong, done = sum(run["wrong_count"] for run in runs), sum(run["swaps"] for run in runs)
-    grown = [name for run in runs for name, (size, fds) in run["grown"].items() if size > MORE_BYTES or fds > MORE_FDS]
-    goals = [
-        goal("requests lost or answered wrongly", wrong, "0", not wrong),
-        goal("processes that grew", len(grown), "0", not grown),
-        goal("swaps", done, f">= {swaps}", done >= swaps),
-    ]
-    return {"runs": list(runs), "goals": goals, "ok": all(each["met"] for each in goals)}

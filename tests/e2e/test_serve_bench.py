@@ -9,6 +9,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import serve_load  # noqa: E402
 import serve_swaps  # noqa: E402
 from serve_swaps import Server  # noqa: E402
 
@@ -49,9 +50,9 @@ def test_servers_end_and_start(simulated: SimulatedMachine) -> None:
 
 
 def test_many_clients(simulated: SimulatedMachine) -> None:
-    run = serve_swaps.load(SMALL, swaps=6, seconds=60, clients=8, flags=simulated.world)
-    found = serve_swaps.judged_load([run], swaps=6)
+    run = serve_load.load(SMALL, swaps=6, seconds=60, clients=8, flags=simulated.world)
+    found = serve_load.judged_load([run], swaps=6)
     assert found["ok"], found
     assert run["answers"] > 12 and {"serve", "daemon"} <= set(run["grown"])
     lost = {**run, "wrong_count": 1, "swaps": 5, "grown": {"daemon": [0, 1000]}}
-    assert not any(goal["met"] for goal in serve_swaps.judged_load([lost], swaps=6)["goals"])
+    assert not any(goal["met"] for goal in serve_load.judged_load([lost], swaps=6)["goals"])

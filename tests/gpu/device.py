@@ -29,6 +29,7 @@ import images  # noqa: E402
 import judging  # noqa: E402
 import overhead  # noqa: E402
 import report  # noqa: E402
+import serve_load  # noqa: E402
 import serve_swaps  # noqa: E402
 import sharing_jobs  # noqa: E402
 import soak  # noqa: E402
@@ -190,12 +191,12 @@ def sharing_swap() -> Result:
     return sharing_jobs.filled(gib=gib_of_each(sharing_jobs.SWAP_GIB), ranks=count(), bound=bound)
 
 
-def serve_load() -> Result:
+def under_load() -> Result:
     """Goes on where an earlier call stopped: so many swaps take longer than one call may."""
     path = Path(sys.argv[1]) / "serve-load.json"
     earlier = json.loads(path.read_text())["result"]["runs"] if path.exists() else []
-    run = serve_swaps.load(serve_swaps.Server(serve_swaps.LOAD_GIB))
-    return serve_swaps.judged_load([*earlier, run], SERVE_SWAPS)
+    run = serve_load.load(serve_swaps.Server(serve_load.LOAD_GIB))
+    return serve_load.judged_load([*earlier, run], SERVE_SWAPS)
 
 
 def warmed(measure: Callable[[], Result]) -> Result:
@@ -230,7 +231,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "sharing-heartbeat": lambda: device_ranks.heartbeat(device_ranks.ddp(count())),
     "sharing-devices": lambda: device_ranks.moves(device_ranks.ddp(count())),
     "all-jobs": lambda: warmed(lambda: all_devices.jobs(gib_of_each(all_devices.GIB))),
-    "serve-load": lambda: warmed(serve_load),
+    "serve-load": lambda: warmed(under_load),
     "all-process": lambda: warmed(lambda: all_devices.process(gib_of_each(all_devices.GIB))),
     "soak": soak.piece,
     "endings": endings.piece,
