@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +22,7 @@ UNDISTURBED_SECONDS = 3.0
 EVERY_SECONDS, FLIGHT = 60.0, 2
 TRAINED = 0.01  # of the parameters, beside a frozen model
 PROBE = 2 << 30  # bytes of a plain writer
+SLOWEST = 6  # steps whose place in the save is told
 Row = dict[str, Any]
 
 
@@ -65,9 +67,13 @@ def _saved(running: Program, number: int) -> Row:
     time.sleep(UNDISTURBED_SECONDS)
     undisturbed = asked(running, "gaps")
     row = asked(running, f"save {number}")
-    steps = row.pop("steps_s")
+    in_order = row.pop("steps_s")
+    steps = sorted(in_order)
     last = steps[min(len(steps) - 1, len(steps) * 99 // 100)]
-    told = {"steps": len(steps), "step_s": median(steps), "step_p99_s": last}
+    ends = list(accumulate(in_order))
+    slowest = sorted(zip(in_order, ends, strict=True), reverse=True)[:SLOWEST]
+    told: Row = {"steps": len(steps), "step_s": median(steps), "step_p99_s": last}
+    told["slowest"] = [{"ends_after_s": end, "step_s": step} for step, end in slowest]
     return {**row, **told, "undisturbed_s": undisturbed["typical_s"], "undisturbed_longest_s": undisturbed["longest_s"]}
 
 

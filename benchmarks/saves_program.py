@@ -159,7 +159,7 @@ class Saver:
         began = time.perf_counter()
         while not done() or not self.loop.gaps:
             self.loop.step()
-        steps = sorted(self.loop.gaps)
+        steps = list(self.loop.gaps)
         grown = {name: now - before[name] for name, now in memory().items()}
         told = dict(getattr(self.way, "way", {}))
         done_s = time.perf_counter() - began
