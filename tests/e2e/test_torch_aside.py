@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filed import Filed, back, stop
 from machine import VICTIMS, Machine, Victim, kill, until
 
 MIB = 1 << 20
@@ -27,7 +28,7 @@ def hold(machine: Machine, step: str, name: str) -> Path:
 
 
 def test_a_training_saves_by_the_worker_and_says_so(machine: Machine) -> None:
-    """Three saves in flight, one by the training itself, a swap, and a worker that dies in a save."""
+    """Three saves in flight, one by the training itself, a swap; then a worker and a save helper die."""
     job = training(machine)
     held = []
     for step in (1, 2, 3):
@@ -49,4 +50,21 @@ def test_a_training_saves_by_the_worker_and_says_so(machine: Machine) -> None:
     held[0].unlink()
     assert job.ask("durable").startswith("not_saved: run train: step 5 is not saved: ")
     assert [job.ask("save 6"), job.ask("durable"), job.ask("load 6")] == ["copy", "ok", "right"]
-    assert [job.ask("steps"), job.ask()] == ["[1, 2, 3, 4, 6]", "right"]
+
+    kill(int(job.ask("helper")))
+    assert [job.ask("save 7"), job.ask("durable"), job.ask("load 7")] == ["copy", "ok", "right"]
+    assert [job.ask("steps"), job.ask()] == ["[1, 2, 3, 4, 6, 7]", "right"]
+
+
+def test_a_training_with_its_save_helper_is_stopped_and_comes_back(machine: Machine, criu: None) -> None:
+    job = Filed(machine, program=("torch_aside_victim.py", str(machine.folder / "steps")))
+    assert [job.ask("save 1"), job.ask("durable")] == ["copy ", "ok"]
+    helper = job.ask("helper")
+    stop(machine, "night", "--allow", "file-locks")
+    back(machine, "night")
+    assert [job.ask("helper"), job.ask("save 2"), job.ask("durable"), job.ask("load 2")] == [
+        helper,
+        "copy ",
+        "ok",
+        "right",
+    ]

@@ -119,8 +119,8 @@ def test_ranks_that_save_or_load_different_steps_are_refused(ranks: Any, tmp_pat
 def test_staged_tensors_may_change_while_they_are_saved(ranks: Any, tmp_path: Path, world: int) -> None:
     for found, sizes, state in ranks("staged", world, store=str(tmp_path / "store")):
         assert found == [(True, [step], step) for step in range(1, 7)]
-        assert sizes[0] == state
-        assert sizes[-1] <= 2 * state  # a save that is just over may still have its buffers
+        assert 0 <= sizes[0] - state < 128  # each of two tensors begins at a multiple of 64
+        assert sizes[-1] <= 2 * sizes[0]  # a save that is just over may still have its buffers
 
 
 def test_what_has_not_changed_costs_nothing_after_the_first_save(ranks: Any, tmp_path: Path) -> None:

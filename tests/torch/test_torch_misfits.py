@@ -21,7 +21,7 @@ def test_it_is_refused_by_name(ranks: Any, tmp_path: Path, kind: str) -> None:
     "moment, error, steps, values",
     [
         ("full disk", "NotSaved: StoreUnusable", [1, 3], [1.0, 3.0]),
-        ("full memory", "NotSaved: RuntimeError", [1, 3], [1.0, 3.0]),
+        ("full memory", "NotSaved: OSError", [1, 3], [1.0, 3.0]),
         ("saved before", "NotSaved: StepExists", [1, 2, 3], [1.0, 2.0, 3.0]),
         ("fork", "saved", [1, 2, 3, 9], [1.0, -2.0, 3.0, 9.0]),
     ],

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from gcr.checkpoints import operations as saves
 from gcr.control_helper.__main__ import ControlService
 from gcr.daemon.desk import SupervisorDesk
 from gcr.errors import UsageError
@@ -17,6 +18,7 @@ from gcr.image_helper.service import ImageService
 from gcr.memory.escrow import Escrow
 from gcr.protocol.operations import control, daemon, image, ring, supervisor, worker
 from gcr.protocol.operations.operation import Dispatcher, Done, Operation, Ready
+from gcr.save_helper.service import SaveService
 from gcr.supervisor.offer import Offer
 from gcr.worker.holdings import Holdings
 from gcr.worker.service import WorkerService
@@ -30,6 +32,7 @@ SERVED = [
     ((daemon,), SupervisorDesk(Mock(), Mock(), Mock()).operations()),
     ((control,), ControlService("no_such_backend")._operations),
     ((image,), ImageService().operations),
+    ((saves,), SaveService().operations),
     ((worker, ring), WorkerService(Holdings(cast("Any", None), cast("Any", None), "GPU-1"), 0.0).operations),
 ]
 

@@ -1,12 +1,14 @@
 """A training whose tensors lie in device memory of a simulated driver, and that saves them by gcr.torch.
 
 PyTorch here knows no device: tensors are made upon the addresses, and gcr.torch is told that these are device memory.
-A processor cannot touch them, so any access of this process ends it. Each line gets one line back:
+A processor cannot touch them, so any access of this process ends it. Its small saves are written by a save helper, as
+large ones are. Each line gets one line back:
 
     save STEP     saves, writes other bytes as soon as it may, and says the way and the reason
     durable       waits for the oldest save; says `ok` or the error
     load STEP     says whether the step has the bytes of its moment
     host STEP     saves tensors of the host that are taken for device memory
+    helper        says the pid of the save helper
     ?             says whether the device has the bytes of the last round
 """
 
@@ -19,6 +21,7 @@ import torch
 from device import open_device
 from dialogue import say
 
+from gcr.checkpoints import helper
 from gcr.errors import GcrError
 from gcr.torch import Checkpointer
 from gcr_torch import tensors
@@ -28,6 +31,7 @@ SHAPES = {
     "weights": ((300, 1000), torch.float32),
     "half": ((7, 33, 11), torch.bfloat16),
 }
+helper.WORTH_BYTES = 0
 TURNED = "weights"  # this one is saved transposed as well
 
 
@@ -73,6 +77,10 @@ class Training:
         self.write()
         self.saves.append(save)
         return f"{save.way} {save.why}"
+
+    def helper(self) -> str:
+        process = self.keeper._helper._process
+        return str(process.pid if process else None)
 
     def durable(self) -> str:
         self.saves.pop(0).durable.result(60)

@@ -7,7 +7,6 @@
 `wait` returns when the device's work on that memory has ended. It is called while gcr makes all ready for the copy.
 """
 
-import ctypes
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -15,16 +14,12 @@ from contextlib import suppress
 from itertools import accumulate
 from threading import Thread
 from typing import Any, Self
-from weakref import finalize
 
 from gcr.api.answers import Pong, SpansSaved
 from gcr.api.events import ProgressEvent
 from gcr.api.requests import SaveNowRequest, SaveSpansRequest
-from gcr.errors import DeadlinePassed, GcrError, NoSuchJob, RolledBack, typed
-from gcr.memory import hostmap
-from gcr.memory.addresses import HUGE_PAGE, round_up
-from gcr.memory.memfiles import checked_size, end_hold
-from gcr.protocol.seqpacket import close_all
+from gcr.checkpoints.region import Region
+from gcr.errors import DeadlinePassed, GcrError, NoSuchJob, typed
 from gcr.rendezvous.client import Client
 
 Span = tuple[int, int]  # address, bytes
@@ -38,50 +33,17 @@ def under_gcr() -> bool:
     return "GCR_TOKEN" in os.environ and "GCR_SOCKET" in os.environ
 
 
-class Region:
-    """Addresses for the spans, which hold memory once it has come. Freed with the last object that refers to it."""
-
-    def __init__(self, nbytes: int) -> None:
-        """Raises OSError."""
-        self._size = round_up(nbytes) + HUGE_PAGE
-        self._reserved = hostmap.reserve(self._size)
-        self._first = -(-self._reserved // HUGE_PAGE) * HUGE_PAGE
-        self._fds: list[int] = []  # while they are open the memory is this process's to read
-        finalize(self, _free, self._reserved, self._size, self._fds).atexit = False
-
-    def fill(self, sizes: Sequence[int], fds: Sequence[int], nbytes: int) -> None:
-        """Maps segments of these sizes at the addresses. Takes the descriptors. Raises NotASegment, OSError."""
-        self._fds += fds
-        at, left = self._first, round_up(nbytes)
-        for size, fd in zip(sizes, fds, strict=True):
-            checked_size(fd, size)
-            hostmap.map_shared(at, min(size, left), fd, writable=False)
-            at, left = at + size, left - min(size, left)
-        if left:
-            raise RolledBack(f"the daemon gave {left} bytes of memory too few")
-
-    def memory(self, offset: int, nbytes: int) -> Any:
-        """Returns an array of bytes, which keeps the region. It must not be written, nor read before the bytes came."""
-        found = (ctypes.c_ubyte * nbytes).from_address(self._first + offset)
-        found.region = self  # type: ignore[attr-defined]
-        return found
-
-
-def _free(reserved: int, size: int, fds: list[int]) -> None:
-    hostmap.unreserve(reserved, size)
-    for fd in fds:
-        end_hold(fd)  # also where a child of this process has the descriptor
-    close_all(fds)
-
-
 class Aside:
-    """Spans of this process's device memory on their way to host memory. `arrived`: done when they are there."""
+    """Spans of this process's device memory on their way to host memory.
+
+    region: the addresses where they will lie · arrived: done when they are there
+    """
 
     def __init__(self, spans: Sequence[Span]) -> None:
         """Raises UsageError, OSError."""
         self._request = SaveSpansRequest(spans=tuple(spans), waits=True, timeout=DRAINED_S)
         self._places = [*accumulate((size for _, size in spans), initial=0)]
-        self._region = Region(self._places[-1])
+        self.region = Region(self._places[-1])
         self._safe, self.arrived = Future[None](), Future[None]()
 
     @classmethod
@@ -99,7 +61,7 @@ class Aside:
 
     def memory(self, number: int) -> Any:
         """Returns the bytes of a span, as Region.memory."""
-        return self._region.memory(self._places[number], self._request.spans[number][1])
+        return self.region.memory(self._places[number], self._request.spans[number][1])
 
     def _begin(self, wait: Callable[[], object], timeout: float) -> None:
         client = Client.connect(autostart=False, timeout=timeout)
@@ -124,7 +86,7 @@ class Aside:
         try:
             with client:
                 answer, fds = client.given(self._request, SpansSaved, timeout=DRAINED_S, on_event=self._heard)
-            self._region.fill(answer.sizes, fds, self._places[-1])
+            self.region.fill(answer.sizes, fds)
         except Exception as error:
             failed = error if isinstance(error, GcrError) else typed(error)
             if not self._safe.done():

@@ -14,16 +14,16 @@ from contextlib import AbstractContextManager, ExitStack
 from msgspec import Struct
 
 from gcr.checkpoints.run import Run
+from gcr.checkpoints.share import DEFAULT_CHUNK_BYTES, THREADS, File, Share, write_files
 from gcr.errors import GcrError
 from gcr.faults import reach
-from gcr.hashing.chunks import CHUNK_BYTES, check_chunk_bytes
+from gcr.hashing.chunks import check_chunk_bytes
 from gcr.image.disk.failing import usable
 from gcr.image.disk.locking import running
 from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Beside, Costs, Cut, Manifest, Source
 from gcr.image.store.claim import Claim
 from gcr.image.write.joining import joined, refuse_missing
-from gcr.image.write.part import Part, PartWriter
 from gcr.image.write.publishing import Contents, publish
 from gcr.imageerrors import ImageExists, StepExists
 from gcr.version import __version__
@@ -32,17 +32,6 @@ log = logging.getLogger(__name__)
 
 RECORD = "record"  # the file of a step that says what its other files are
 LOCK_SUFFIX = ".run"
-THREADS = 4  # of each rank
-DEFAULT_CHUNK_BYTES = CHUNK_BYTES
-
-File = tuple[str, memoryview]  # name and bytes
-
-
-class Share(Struct, frozen=True):
-    """The share of one rank in a step: its files, in the order of the part's chunks."""
-
-    part: Part
-    files: Sequence[ImagedFile]
 
 
 class Framework(Struct, frozen=True):
@@ -52,28 +41,11 @@ class Framework(Struct, frozen=True):
     versions: Mapping[str, str]
 
 
-def write_share(run: Run, step: int, files: Iterable[File], chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Share:
-    """Writes files of one rank into the store; they are durable when this returns, and part of no step yet.
-
-    A file is asked for when there is work for a thread; its bytes must not change from then on. Names are unique among
-    the files of all ranks. The coordinator has begun the step.
-
-    Raises StoreUnusable, UnsafeRuntime, WrongKey, and the errors of the files.
-    """
-    check_chunk_bytes(chunk_bytes)
-    taken: list[ImagedFile] = []
-
-    def noted() -> Iterable[tuple[ImagedFile, memoryview]]:
-        for name, memory in files:
-            taken.append(ImagedFile(name, len(memory)))
-            yield taken[-1], memory
-
-    with PartWriter(run.store(), run.image(step), threads=THREADS, chunk_bytes=chunk_bytes) as writer:
-        writer.add_files(noted())
-        reach("checkpoint.share_written")
-        part = writer.finish()
-    reach("checkpoint.share_finished")
-    return Share(part, taken)
+def write_share(
+    run: Run, step: int, files: Iterable[File], chunk_bytes: int = DEFAULT_CHUNK_BYTES, threads: int = THREADS
+) -> Share:
+    """Writes the share of one rank in a step of a run, as `write_files`. Raises UnsafeRuntime and WrongKey as well."""
+    return write_files(run.store(), run.image(step), files, chunk_bytes, threads)
 
 
 class Saving:

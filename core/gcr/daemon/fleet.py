@@ -8,7 +8,6 @@ An image helper serves one image, and if it has begun to write that ends only af
 import logging
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -30,7 +29,7 @@ from gcr.peers.waiting import START_TIMEOUT
 from gcr.peers.worker import WorkerPeer
 from gcr.protocol.channel import Channel
 from gcr.protocol.operations.operation import Ready, ask
-from gcr.rendezvous.launch import daemon_environment, open_log
+from gcr.rendezvous.launch import daemon_environment, start_module
 
 log = logging.getLogger("gcr.daemon")
 
@@ -191,16 +190,14 @@ def start_child(
 ) -> tuple["subprocess.Popen[bytes]", Channel]:
     """Starts a helper; returns its process and channel. A helper that acts for another user gets no log of ours."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs, open_log(None if acting.caller else f"{module.split('.')[-1]}.log") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments, str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env=environment,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-            cwd="/",
+    log_name = None if acting.caller else f"{module.split('.')[-1]}.log"
+    with theirs:
+        process = start_module(
+            module,
+            [*arguments, str(theirs.fileno())],
+            environment,
+            theirs.fileno(),
+            log_name,
             user=acting.user,
             group=acting.group,
             extra_groups=acting.extra_groups,

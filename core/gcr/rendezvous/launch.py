@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -37,6 +38,34 @@ def open_log(name: str | None) -> BinaryIO:
         with suppress(OSError, UnsafeRuntime):
             return (log_dir() / name).open("ab")
     return Path(os.devnull).open("ab")
+
+
+def start_module(
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    fd: int,
+    log: str | None = None,
+    *,
+    user: int | None = None,
+    group: int | None = None,
+    extra_groups: Sequence[int] | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Starts a module of gcr in a session of its own, with this descriptor, and its words in a log. Raises OSError."""
+    with open_log(log) as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=environment,
+            pass_fds=[fd],
+            start_new_session=True,
+            cwd="/",
+            user=user,
+            group=group,
+            extra_groups=extra_groups,
+        )
 
 
 def launch() -> None:

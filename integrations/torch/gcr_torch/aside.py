@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import torch
 from msgspec import Struct
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gcr.checkpoints.aside import Aside, under_gcr
+from gcr.checkpoints.region import Region
 from gcr.errors import DeadlinePassed, GcrError, Refused
 from gcr_torch import tensors
 from gcr_torch.stager import NotReady, Ready, Stager, State
@@ -32,11 +32,15 @@ SILENCE_S = 60.0  # without a question to gcr, after it has let one pass: each c
 
 
 class Staged(Struct, frozen=True):
-    """A state on its way to host memory. `why`: the reason for the way `staged`, in words."""
+    """A state on its way to host memory.
+
+    why: the reason for the way `staged`, in words · regions: memory where tensors of the state lie
+    """
 
     state: Future[State]
     way: Way
     why: str = ""
+    regions: Sequence[Region] = ()
 
 
 class Dense(Struct, frozen=True):
@@ -66,12 +70,15 @@ class AsideStager:
     def stage(self, state: State) -> Staged:
         """Returns the copy. With the way `copy` every tensor may change. Raises NotSaveable, UsageError."""
         try:
-            return Staged(self._stager.stage(state, self._ready(state)), "copy")
+            ready = self._ready(state)
+            found = self._stager.staged(state, ready)
+            return Staged(found.state, "copy", regions=[*ready.regions, *found.regions])
         except (GcrError, NotReady, OSError) as error:
             if isinstance(error, DeadlinePassed):
                 self._silent_until = time.monotonic() + SILENCE_S
             why = str(error)
-        return Staged(self._stager.stage(state), "staged", why)
+        found = self._stager.staged(state)
+        return Staged(found.state, "staged", why, found.regions)
 
     def _ready(self, state: State) -> Ready:
         """Has all tensors of devices copied. Raises Refused where there are none, and what speaks against it."""
@@ -97,33 +104,18 @@ class AsideStager:
             ready.tensors[id(dense.tensor)] = dense.placed(aside.memory(number))
             ready.kept.append(dense.tensor)
         ready.waits.append(aside.arrived.result)
+        ready.regions.append(aside.region)
 
 
 def _of_devices(found: Any) -> Iterator[torch.Tensor]:
     """Yields the tensors with bytes on a device, each object once. Those that no save takes are refused later."""
     seen: set[int] = set()
-    for tensor in _plain(found):
+    for tensor in tensors.plain(found):
         if id(tensor) in seen or tensors.unsaveable(tensor):
             continue
         if tensor.numel() and tensors.is_on_device(tensor):
             seen.add(id(tensor))
             yield tensor
-
-
-def _plain(found: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors of a part of the state, of those that wrap others, such as a DTensor, the inner ones."""
-    if isinstance(found, torch.Tensor):
-        if found.is_nested or not is_traceable_wrapper_subclass(found):
-            yield found
-        else:
-            for name in found.__tensor_flatten__()[0]:
-                yield from _plain(getattr(found, name))
-    elif isinstance(found, dict):
-        for value in found.values():
-            yield from _plain(value)
-    elif type(found) in (list, tuple):
-        for value in found:
-            yield from _plain(value)
 
 
 def _dense(tensor: torch.Tensor) -> Dense:

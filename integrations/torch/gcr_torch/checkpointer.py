@@ -8,7 +8,8 @@
         keeper.save(step, state)                            # copies the state aside, and returns
 
 Every rank makes the same calls. Saves are written by one thread, in order, with collectives of a process group of its
-own. A step is saved when its manifest is published (gcr.checkpoints.saving), or not at all.
+own. The bytes are hashed and written by a process beside this one (gcr.checkpoints.helper). A step is saved when its
+manifest is published (gcr.checkpoints.saving), or not at all.
 """
 
 import logging
@@ -17,6 +18,7 @@ import time
 from collections.abc import MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from threading import BoundedSemaphore
 from typing import Any, Literal, Self
 
@@ -24,6 +26,7 @@ from msgspec import Struct
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
+from gcr.checkpoints.helper import SaveHelper
 from gcr.checkpoints.run import checked_step, doomed, run_in
 from gcr.checkpoints.saving import locked
 from gcr.errors import GcrError, UsageError
@@ -100,6 +103,7 @@ class Checkpointer:
         self._room = BoundedSemaphore(in_flight)
         self._stager = Stager()
         self._aside = AsideStager(self._stager)
+        self._helper = SaveHelper()
         self._thread = ThreadPoolExecutor(1, "gcr-save")
         self._failed: NotSaved | None = None
         self._lock: ExitStack | None = None  # of the run, on rank 0, from the first save on
@@ -127,7 +131,7 @@ class Checkpointer:
             safe.set_result(None)
         else:
             staged.state.add_done_callback(lambda _: safe.set_result(None))
-        self._thread.submit(self._write, step, staged.state, durable)
+        self._thread.submit(self._write, step, staged, durable)
         return Save(step, time.monotonic() - began, safe, durable, way=staged.way, why=staged.why)
 
     def _has_room(self) -> bool:
@@ -157,7 +161,7 @@ class Checkpointer:
             failed.set_exception(error)
             return Staged(failed, "staged", str(error))
 
-    def _write(self, step: int, staged: Future[dict[str, Any]], durable: Future[None]) -> None:
+    def _write(self, step: int, staged: Staged, durable: Future[None]) -> None:
         """Writes a step, on the thread of all saves."""
         try:
             self._save_together(step, staged)
@@ -171,12 +175,12 @@ class Checkpointer:
         finally:
             self._room.release()
 
-    def _save_together(self, step: int, staged: Future[dict[str, Any]]) -> None:
+    def _save_together(self, step: int, staged: Staged) -> None:
         """Takes part in the save also if this rank cannot save: else the others would wait for it."""
-        writer = Writer(self.run, is_locked=True)
+        writer = Writer(self.run, is_locked=True, write=partial(self._helper.write, staged.regions))
         state: dict[str, Any] = {}
         try:
-            state = staged.result()
+            state = staged.state.result()
             writer.reset(str(checked_step(step)))
             self._lock_run()
             planner = DefaultSavePlanner()
@@ -283,6 +287,7 @@ class Checkpointer:
     def close(self) -> None:
         """Waits until no save is under way, and lets go of the run and of host memory. Raises as `wait`."""
         self._thread.shutdown()
+        self._helper.close()
         self._stager.close()
         if self._lock:
             self._lock.close()

@@ -5,24 +5,24 @@
 Host tensors are copied before `stage` returns. Those of a device are copied by the stream that is current then, so work
 that the trainer enqueues there afterwards comes behind the copy. The Future is done when all copies are.
 
-The copies lie in buffers that are used again: a buffer is free once no staged tensor in it is referred to any more. On
-a machine with CUDA they are pinned.
+The copies of a state lie in one buffer (buffers.py). Where a device has tensors of it, and CUDA is in use, that is
+page-locked.
 """
 
 import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock
 from typing import Any
-from weakref import finalize
 
 import torch
 from msgspec import Struct, field
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from gcr.checkpoints.region import Region
 from gcr.errors import UsageError
 from gcr_torch import tensors
+from gcr_torch.buffers import Buffers
 
 State = dict[str, Any]
 
@@ -35,41 +35,52 @@ class Ready(Struct):
     """Copies of device tensors that another process makes.
 
     tensors: the copies, by id of the tensor · kept: the tensors themselves, so that no other has such an id
-    waits: return when the copies have their bytes, and raise what went wrong
+    waits: return when the copies have their bytes, and raise what went wrong · regions: memory where they lie
     """
 
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     kept: list[torch.Tensor] = field(default_factory=list)
     waits: list[Callable[[], object]] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+
+
+class Copied(Struct, frozen=True):
+    """A state on its way to host memory, and the memory where its tensors lie, but those of a Ready."""
+
+    state: Future[State]
+    regions: Sequence[Region]
 
 
 class Stager(AsyncStager):
     """Stages states in host memory, as much as the state has and for as many states as are saved at a time.
 
-    Thread-safe. `pin`: page-lock the buffers; None: where there is CUDA.
+    Thread-safe. `pin`: page-lock memory where CUDA is in use.
     """
 
     _synchronize_after_execute = False  # the Future says it
 
-    def __init__(self, *, pin: bool | None = None) -> None:
-        self._buffers = _Buffers(torch.cuda.is_available() if pin is None else pin)
+    def __init__(self, *, pin: bool = True) -> None:
+        self._buffers, self._pin = Buffers(), pin
         self._waiting: ThreadPoolExecutor | None = None
 
-    def stage(self, state_dict: State, ready: Ready | None = None) -> Future[State]:
+    def stage(self, state_dict: State) -> Future[State]:
         """Returns the future copy. Tensors in host memory may change when this returns, all others when it is done.
 
         What is no tensor is copied by `copy.deepcopy`. Raises NotSaveable, UsageError for a state without a copy.
-        ready: copies of all device tensors; NotReady is raised for another one.
         """
-        staging = _Staging(self._buffers, ready)
-        found = staging.copied(state_dict, "")
+        return self.staged(state_dict).state
+
+    def staged(self, state: State, ready: Ready | None = None) -> Copied:
+        """The same. ready: copies of all device tensors; NotReady is raised for another one. Raises OSError as well."""
+        staging = _Staging(self._buffers, self._pin, state, ready)
+        found = staging.copied(state, "")
         if waits := [*staging.waits(), *(ready.waits if ready else ())]:
             if self._waiting is None:
                 self._waiting = ThreadPoolExecutor(1, "gcr-stage")
-            return self._waiting.submit(_after, waits, found)
+            return Copied(self._waiting.submit(_after, waits, found), staging.buffer.regions)
         done = Future[State]()
         done.set_result(found)
-        return done
+        return Copied(done, staging.buffer.regions)
 
     def synchronize_staging(self) -> None:
         """Does nothing: the Future tells. Deprecated in PyTorch."""
@@ -97,11 +108,16 @@ def _after(waits: Sequence[Callable[[], object]], found: State) -> State:
 class _Staging:
     """One copy of a state."""
 
-    def __init__(self, buffers: "_Buffers", ready: Ready | None) -> None:
-        self._buffers, self._is_ready = buffers, ready is not None
+    def __init__(self, buffers: Buffers, pin: bool, state: State, ready: Ready | None) -> None:
         # By id: a tensor that occurs twice is copied once.
         self._copies: dict[int, torch.Tensor] = dict(ready.tensors) if ready else {}
         self._devices: dict[torch.device, Any] = {}
+        here = {id(tensor): tensor for tensor in tensors.plain(state) if not tensors.unsaveable(tensor)}
+        own = [tensor for key, tensor in here.items() if key not in self._copies]
+        on_device = any(tensor.numel() and tensors.is_on_device(tensor) for tensor in own)
+        if ready and on_device:
+            raise NotReady("the state has another tensor of a device than before")
+        self.buffer = buffers.taken([tensor.numel() * tensor.element_size() for tensor in own], pin and on_device)
 
     def waits(self) -> list[Callable[[], object]]:
         """Returns waits for an event behind the copies of each device, which is recorded now."""
@@ -137,46 +153,9 @@ class _Staging:
 
     def _plain(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         tensors.refuse_unsaveable(tensor, name)
-        if self._is_ready and tensor.numel() and tensors.is_on_device(tensor):
-            raise NotReady(f"{name}: another tensor than before lies on {tensor.device}")
-        target = self._buffers.tensor(tensor.size(), tensor.dtype)
+        target = self.buffer.tensor(tensor.size(), tensor.dtype)
         with torch.no_grad():
             target.copy_(tensor.detach(), non_blocking=True)
         if tensor.device.type != "cpu":
             self._devices.setdefault(tensor.device, torch.accelerator.current_stream(tensor.device))
         return target
-
-
-class _Buffers:
-    """Buffers by size. Thread-safe: staged tensors are dropped on any thread."""
-
-    def __init__(self, pin: bool) -> None:
-        self.pin, self.total = pin, 0
-        self._free: dict[int, list[torch.Tensor]] = {}
-        self._lock = Lock()
-
-    def tensor(self, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-        """Returns a contiguous tensor in a buffer, which is free again when the tensor is dropped."""
-        nbytes = size.numel() * dtype.itemsize
-        if not nbytes:
-            return torch.empty(size, dtype=dtype)
-        buffer = self._taken(nbytes)
-        found = buffer.view(dtype).view(size)
-        finalize(found, self._give_back, buffer).atexit = False
-        return found
-
-    def _taken(self, nbytes: int) -> torch.Tensor:
-        with self._lock:
-            if free := self._free.get(nbytes):
-                return free.pop()
-            self.total += nbytes
-        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self.pin)
-
-    def _give_back(self, buffer: torch.Tensor) -> None:
-        with self._lock:
-            self._free.setdefault(buffer.numel(), []).append(buffer)
-
-    def drop(self) -> None:
-        with self._lock:
-            self.total -= sum(nbytes * len(free) for nbytes, free in self._free.items())
-            self._free.clear()

@@ -1,10 +1,12 @@
 """The bytes of a tensor, and tensors of bytes."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gcr.imageerrors import NotSaveable, WrongImage
 
@@ -49,6 +51,22 @@ def unsaveable(tensor: torch.Tensor) -> str | None:
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # its own address leads nowhere
         return f"tensor of class {type(tensor).__name__}, which wraps others,"
     return None
+
+
+def plain(found: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors of a part of the state, of those that wrap others, such as a DTensor, the inner ones."""
+    if isinstance(found, torch.Tensor):
+        if found.is_nested or not is_traceable_wrapper_subclass(found):
+            yield found
+        else:
+            for name in found.__tensor_flatten__()[0]:
+                yield from plain(getattr(found, name))
+    elif isinstance(found, dict):
+        for value in found.values():
+            yield from plain(value)
+    elif type(found) in (list, tuple):
+        for value in found:
+            yield from plain(value)
 
 
 def of_bytes(data: memoryview, dtype: torch.dtype, sizes: Sequence[int]) -> torch.Tensor:

@@ -13,7 +13,7 @@ import gc
 import io
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -25,7 +25,8 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from gcr.checkpoints.run import Run, checked_step, run_in
-from gcr.checkpoints.saving import DEFAULT_CHUNK_BYTES, File, Framework, Saving, Share, write_share
+from gcr.checkpoints.saving import Framework, Saving, write_share
+from gcr.checkpoints.share import DEFAULT_CHUNK_BYTES, File, Share
 from gcr.errors import UsageError
 from gcr.imageerrors import RunBusy
 from gcr_torch.held import Held
@@ -42,6 +43,10 @@ class Stored(Struct, frozen=True):
     share: Share | None
 
 
+WriteShare = Callable[[Run, int, Iterable[File], int], Share]
+"""Writes the files of a rank, in chunks of so many bytes, as `write_share` does."""
+
+
 class Writer(StorageWriter):
     """Saves steps of a run. A step is saved once.
 
@@ -49,6 +54,7 @@ class Writer(StorageWriter):
     cache: folder that all ranks share, for a run in a bucket; None: one in the user's data directory
     chunk_bytes: unit in which equal bytes are found, a multiple of 32 KiB; it must not change within a run for that
     is_locked: the process of the coordinator holds the lock of the run (gcr.checkpoints.saving.locked)
+    write: writes the share of this rank, which is the most of the work
     """
 
     def __init__(
@@ -60,11 +66,12 @@ class Writer(StorageWriter):
         cache: str | os.PathLike[str] | None = None,
         chunk_bytes: int = DEFAULT_CHUNK_BYTES,
         is_locked: bool = False,
+        write: WriteShare = write_share,
     ) -> None:
         """Touches nothing yet. Raises UsageError for a wrong URL, name or step; NoHome."""
         super().__init__()
         self.run = store if isinstance(store, Run) else run_in(store, run, cache)
-        self.chunk_bytes, self._is_locked = chunk_bytes, is_locked
+        self.chunk_bytes, self._is_locked, self._write = chunk_bytes, is_locked, write
         self._step = None if step is None else checked_step(step)
         self._world = 1
         self._begun = Held[Saving]()
@@ -143,7 +150,7 @@ class Writer(StorageWriter):
         """Writes the items of this rank; they are durable when this returns. Raises NotSaveable, StoreUnusable."""
         files = [f"{plan.storage_data}.{number}" for number in range(len(plan.items))]
         try:
-            share = write_share(self.run, self.step, _resolved(plan.items, files, planner), self.chunk_bytes)
+            share = self._write(self.run, self.step, _resolved(plan.items, files, planner), self.chunk_bytes)
         except BaseException:
             self.close()  # DCP fails the save on all ranks
             raise

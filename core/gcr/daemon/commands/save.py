@@ -63,6 +63,7 @@ def run(
         done = _copied_aside(node, save, target, request, course, program, over)
         fds = _drained(node, target, done, course)
     prepared_s, safe_s, drained_s = map(course.since_start, ("prepared", "safe", "drained"))
+    log.debug("job %s: saved: ready after %.3f s, safe %.3f s, drained %.3f s", job.name, prepared_s, safe_s, drained_s)
     return SpansSaved(sizes=tuple(done.sizes), prepared_s=prepared_s, safe_s=safe_s, drained_s=drained_s), fds
 
 
