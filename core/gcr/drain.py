@@ -163,11 +163,16 @@ class CopiesWithin(Protocol):
 
 
 @runtime_checkable
-class WritesPaced(Protocol):
-    """A DataDrain that can write piece by piece, so that the driver's own copies find the queue short.
+class Paces(Protocol):
+    """A DataDrain that can copy piece by piece, so that others' copies find the queue short.
 
-    Without this a driver may need twice as long to restore a process beside the writes.
+    Without this a driver may need twice as long to restore a process beside the writes, and each small copy of a
+    program waits for the reads that are queued beside it.
     """
+
+    def read_paced(self, spans: Sequence[Span], paced: Callable[[], bool]) -> Transfer:
+        """Starts copying device → host, as `write_paced`."""
+        ...
 
     def write_paced(self, spans: Sequence[Span], paced: Callable[[], bool]) -> Transfer:
         """Starts copying host → device. While `paced` says so, one short piece is in flight at a time.

@@ -236,6 +236,8 @@ class Pacing(Drain):
         self.said.append("began")
         return SimpleNamespace(wait=lambda _timeout: self.said.append("waited"), done=lambda: size)
 
+    read_paced = write_paced
+
     def release(self, _where: DeviceRange) -> None: ...
 
 

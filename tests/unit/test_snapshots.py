@@ -131,6 +131,21 @@ def test_a_snapshot_that_is_being_read_is_waited_for() -> None:
         assert image(made, {}) == now
 
 
+def test_beside_the_program_it_is_read_in_short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[bool]()
+
+    def read_paced(self: Device, spans: Sequence[Span], paced: Callable[[], bool]) -> object:
+        asked.append(paced())
+        return self.read(spans)
+
+    with snapshotted() as (device, made):
+        now = {1: device.holds(1)}
+        for name in ("read_paced", "write_paced"):
+            monkeypatch.setattr(Device, name, read_paced, raising=False)
+        assert copy_on(made, LONG, lambda _: None).bytes == 4 * CHUNK_BYTES
+        assert (asked, image(made, {}) == now) == ([True], True)
+
+
 def test_room_for_a_process_that_ended_meanwhile_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     device, create = Device(spare=1 << 20), Device.create
     device.put(1, bytes(CHUNK_BYTES))

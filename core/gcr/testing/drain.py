@@ -165,11 +165,11 @@ class CopyContract(ContractBase):
         assert owner.call("digests", where, sizes(handles)) == expected(handles, 7)
 
     @pytest.mark.parametrize("paced", [3, 1000])
-    def test_a_write_that_lets_the_driver_in_between_brings_every_byte(self, owner: Peer, paced: int) -> None:
+    def test_copies_that_let_others_in_between_bring_every_byte(self, owner: Peer, paced: int) -> None:
         handles = specs(20, 50)
         where = owner.call("create", handles)
         owner.call("fill", where, sizes(handles), 7, paced)
-        assert owner.call("digests", where, sizes(handles)) == expected(handles, 7)
+        assert owner.call("digests", where, sizes(handles), paced) == expected(handles, 7)
 
     def test_what_was_moved_within_the_device_is_both_here_and_there(self, owner: Peer) -> None:
         handles, source = self._made(owner)

@@ -124,14 +124,13 @@ class VmmDrain:
 
     # ---- copies -----------------------------------------------------------------------------------------------
 
-    def read(self, spans: Sequence[Span]) -> StreamTransfer:
-        return self._start(((each.host, each.device, each.size) for each in spans), device_to_host)
+    def read(self, spans: Sequence[Span], paced: Paced = never) -> StreamTransfer:
+        return self._start(((each.host, each.device, each.size) for each in spans), device_to_host, paced)
 
-    def write(self, spans: Sequence[Span]) -> StreamTransfer:
-        return self.write_paced(spans, never)
-
-    def write_paced(self, spans: Sequence[Span], paced: Paced) -> StreamTransfer:
+    def write(self, spans: Sequence[Span], paced: Paced = never) -> StreamTransfer:
         return self._start(((each.device, each.host, each.size) for each in spans), host_to_device, paced)
+
+    read_paced, write_paced = read, write
 
     def move(self, moves: Sequence[Move]) -> StreamTransfer:
         return self._start(((each.target, each.source, each.size) for each in moves), within_device)

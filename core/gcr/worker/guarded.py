@@ -1,10 +1,10 @@
 """A backend's drain with typed errors: a fault of a plugin is not reported as a bug of the worker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, TypeGuard, cast
 
-from gcr.drain import CopiesWithin, DataDrain, PreparesHash, WritesPaced
+from gcr.drain import CopiesWithin, DataDrain, Paces, PreparesHash, Span, Transfer
 from gcr.plugins import asked
 
 
@@ -43,8 +43,13 @@ def prepares_hash(drain: DataDrain) -> TypeGuard[PreparesHash]:
     return isinstance(_behind_guard(drain), PreparesHash)
 
 
-def writes_paced(drain: DataDrain) -> TypeGuard[WritesPaced]:
-    return isinstance(_behind_guard(drain), WritesPaced)
+def paces(drain: DataDrain) -> TypeGuard[Paces]:
+    return isinstance(_behind_guard(drain), Paces)
+
+
+def read_beside(drain: DataDrain, spans: Sequence[Span]) -> Transfer:
+    """Starts copying to the host beside a program that runs: its own copies are to find the queue short."""
+    return drain.read_paced(spans, lambda: True) if paces(drain) else drain.read(spans)
 
 
 def _behind_guard(drain: DataDrain) -> DataDrain:

@@ -9,7 +9,7 @@ from gcr.errors import RolledBack
 from gcr.memory.layout import Segment, spans_by_segment
 from gcr.protocol.operations.operation import Progress
 from gcr.protocol.operations.worker import Moved
-from gcr.worker.guarded import writes_paced
+from gcr.worker.guarded import paces
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.telling import Telling, wait_all, wait_for
 
@@ -41,7 +41,7 @@ def copy_in(copy: HostCopy, deadline: float, progress: Progress, paced: Callable
 
 
 def _write(drain: DataDrain, spans: Sequence[Span], paced: Callable[[], bool]) -> Transfer:
-    return drain.write_paced(spans, paced) if writes_paced(drain) else drain.write(spans)
+    return drain.write_paced(spans, paced) if paces(drain) else drain.write(spans)
 
 
 def _start(copy: HostCopy, write: Callable[[], Transfer]) -> Transfer:

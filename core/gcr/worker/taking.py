@@ -19,7 +19,7 @@ from gcr.memory.layout import Segment, pack, spans, spans_of_parts
 from gcr.memory.partial import Where
 from gcr.protocol.operations.operation import Done, Progress
 from gcr.protocol.operations.worker import CopiedLive, Drained, Moved
-from gcr.worker.guarded import copies_within, prepares_hash
+from gcr.worker.guarded import copies_within, prepares_hash, read_beside
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.live import SLICE_BYTES, LiveCopy, Part, hashes_of, parts_of, slices
 from gcr.worker.paranoid import compare
@@ -108,7 +108,7 @@ def _copy_slice(
         left = {id: parts for id, parts in wanted.items() if id in memory.specs}
         plan = _plan(copy, left, live.layout.offsets, segments)
         began = time.monotonic()
-        transfers = [memory.drain.read(plan)] if plan else []
+        transfers = [read_beside(memory.drain, plan)] if plan else []
         copy.began(transfers)
         copy.use.reading.acquire()
     try:
@@ -224,7 +224,7 @@ def copy_on(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
     for portion in portions(snapshot.later, SLICE_BYTES):
         with copy.lock:
             _refuse_lost(snapshot)
-            transfers = [copy.memory.drain.read(portion)]
+            transfers = [read_beside(copy.memory.drain, portion)]
             copy.use.transfers.began(transfers)  # of the room, and of no memory of the process
         wait_all(Telling(transfers, lambda _report: None), began + deadline)
         with copy.lock:

@@ -29,29 +29,31 @@ class Contents:
     def fill(self, where: DeviceRange, sizes: Mapping[int, int], seed: int, paced: int = 0) -> None:
         """Writes the pattern of each handle into the device, through pinned host memory.
 
-        paced: how many times the drain is told that the driver is at work, where it asks
+        paced: how many times the drain is told to copy one short piece at a time, where it asks
         """
         with self._pinned(sum(sizes.values())) as (address, memory):
             spans = list(_spans(where, sizes, address))
             for span, (id, size) in zip(spans, sizes.items(), strict=True):
                 memory[span.host - address : span.host - address + size] = pattern(seed, id, size)
-            transfer = self._write(spans, paced)
+            transfer = self._copy("write", spans, paced)
             assert transfer.wait(COPY_SECONDS) >= 0.0
             assert transfer.done() == sum(sizes.values())
 
-    def _write(self, spans: Sequence[Span], paced: int) -> Transfer:
-        write_paced = getattr(self._drain, "write_paced", None)  # an optional part: gcr.drain.WritesPaced
-        if not paced or write_paced is None:
-            return self._drain.write(spans)
+    def _copy(self, name: str, spans: Sequence[Span], paced: int) -> Transfer:
+        """Starts a `read` or a `write`."""
+        slowly = getattr(self._drain, f"{name}_paced", None)  # an optional part: gcr.drain.Paces
+        if not paced or slowly is None:
+            plain: Transfer = getattr(self._drain, name)(spans)
+            return plain
         asked = iter(range(paced))
-        transfer: Transfer = write_paced(spans, lambda: next(asked, None) is not None)
+        transfer: Transfer = slowly(spans, lambda: next(asked, None) is not None)
         return transfer
 
-    def digests(self, where: DeviceRange, sizes: Mapping[int, int]) -> dict[int, str]:
-        """Returns the SHA-256 of each handle's bytes as they are on the device now."""
+    def digests(self, where: DeviceRange, sizes: Mapping[int, int], paced: int = 0) -> dict[int, str]:
+        """Returns the SHA-256 of each handle's bytes as they are on the device now. `paced`: as of `fill`."""
         with self._pinned(sum(sizes.values())) as (address, memory):
             spans = list(_spans(where, sizes, address))
-            transfer = self._drain.read(spans)
+            transfer = self._copy("read", spans, paced)
             assert transfer.wait(COPY_SECONDS) >= 0.0
             assert transfer.done() == sum(sizes.values())
             return {
