@@ -98,18 +98,24 @@ def held(machine: Machine, command: str, step: str) -> Iterator["subprocess.Pope
     running.communicate(timeout=60)
 
 
-@LATE
-def test_a_command_that_comes_before_the_late_one_waits_or_is_refused(machine: Machine, late_one: int) -> None:
-    """Never half a job: what is asked for meanwhile is done for both of them or for none."""
+@pytest.mark.parametrize(
+    ("late_one", "left", "command"),
+    [
+        pytest.param(0, {}, "restore", id="restore, first is late"),
+        pytest.param(1, {}, "restore", id="restore, second is late"),
+        pytest.param(1, {"data_only": True}, "checkpoint", id="checkpoint, second is late"),
+    ],
+)
+def test_a_command_that_comes_before_the_late_one_waits_or_is_refused(
+    machine: Machine, late_one: int, left: dict[str, bool], command: str
+) -> None:
+    """Never half a job: while a process is stopped a command is refused; it waits for one that is about to connect."""
     job, before, pids = pair(machine)
-    assert machine.ask("checkpoint", "pair").code == 0
-    with late(pids[late_one], 0.5):
+    state = machine.ask("checkpoint", "pair", **left).body["state"]
+    with late(pids[late_one], 0):
         kill_daemon(machine)
-        running = machine.begin("restore", "pair", "--timeout", "40")
-        time.sleep(0.5)
-        assert machine.job("pair")["state"] == "suspended"
-    said, _ = running.communicate(timeout=60)
-    assert running.returncode in (0, 3, 4), said
-    if running.returncode:
-        assert machine.job("pair")["state"] == "suspended"
+        refused = machine.gcr(command, "pair", "--timeout", "40").body["error"]
+        assert (refused["code"], refused["state"]) == ("wrong_state", state), refused
+    done = machine.ask(command, "pair")  # before its agent has connected
+    assert done.code == 0, done.body
     comes_back(machine, job, before)

@@ -54,6 +54,13 @@ def refuse_stopped(target: Target) -> None:
         raise WrongState(text, state=target.process.state, hint=f"kill -CONT {target.pid}")
 
 
+def refuse_unconnected(target: Target) -> None:
+    """Refuses a process whose agent has no connection: no step could reach it. Raises WrongState."""
+    if not (target.process.connected or target.process.ended):
+        text = f"the agent of process {target.pid} has not connected to this daemon"
+        raise WrongState(text, state=target.process.state, hint="the same once more")
+
+
 def refuse_unsupported(target: Target) -> None:
     """Refuses state that the driver would take and never give back. Raises UnsupportedState, WrongState."""
     if target.look().status.phase != AgentPhase.RUNNING:

@@ -58,9 +58,15 @@ class Process(Struct):
 
     @property
     def agent(self) -> AgentPeer:
-        if self.peer is None or self.peer.channel.closed.is_set():
-            raise PeerGone(f"process {self.identity.pid} is gone, or its agent is", state=self.state)
+        """Returns the agent. Raises PeerGone, without a state: a command that fails says where it leaves the job."""
+        if self.peer is None or not self.connected:
+            raise PeerGone(f"process {self.identity.pid} is gone, or its agent is")
         return self.peer
+
+    @property
+    def connected(self) -> bool:
+        """Tells whether the agent has a connection to this daemon."""
+        return self.peer is not None and not self.peer.channel.closed.is_set()
 
     @property
     def hold(self) -> str:

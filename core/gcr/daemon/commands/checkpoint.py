@@ -15,6 +15,7 @@ from gcr.daemon import departures, first_call, reports
 from gcr.daemon.active import Active
 from gcr.daemon.commands import container, context, evicting, parking, resting, restore, whole
 from gcr.daemon.commands.asked import Asked
+from gcr.daemon.commands.connecting import await_agents
 from gcr.daemon.commands.telling import Story, telling
 from gcr.daemon.commands.transaction import (
     DEFAULT_TIMEOUT,
@@ -69,6 +70,7 @@ def _carried_out(
 ) -> CheckpointReport:
     told = Told(job.name, partial(node.jobs.history.note, job.owner))
     image = _images(node, course, request, asked.key, asked.caller, told)
+    await_agents(node, job, course)
     with node.jobs.changing(job, "checkpoint", beside_readers=request.leave_running) as hold:
         story.begun()
         _refuse_suspended(job)

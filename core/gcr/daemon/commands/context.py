@@ -16,7 +16,7 @@ from gcr.daemon.commands.resting import rests
 from gcr.daemon.commands.transaction import carry_out, target_of
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
-from gcr.engine.admit import refuse_as_inspected
+from gcr.engine.admit import refuse_as_inspected, refuse_unconnected
 from gcr.engine.node import Course
 from gcr.engine.routes import context
 from gcr.engine.target import Target
@@ -66,6 +66,7 @@ def _saved(node: Coordinator, job: Job, course: Course, request: CheckpointReque
 def _target(node: Coordinator, job: Job, process: Process) -> Target:
     """Returns a process with its books: what it has in host memory, and its context by the device's own count."""
     target = target_of(node, job, process, process.suspension.transaction)
+    refuse_unconnected(target)
     target.come_back({})
     view = target.control.inspect(target.pid)
     refuse_as_inspected(view, heard=True)

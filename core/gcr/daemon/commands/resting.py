@@ -14,7 +14,7 @@ from gcr.daemon.commands.transaction import suspended
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.images.imaging import Imaging
 from gcr.daemon.jobs import Hold, Job
-from gcr.engine.admit import refuse_as_a_whole
+from gcr.engine.admit import refuse_as_a_whole, refuse_unconnected
 from gcr.engine.node import Course
 from gcr.engine.target import Target
 from gcr.errors import UnsupportedState, WrongState
@@ -76,6 +76,7 @@ def _targets(node: Coordinator, job: Job) -> list[Target]:
     targets = suspended(node, job, there)
     _refuse_contexts(targets)
     for target in targets:
+        refuse_unconnected(target)
         target.look()
         refuse_as_a_whole(target)
     return targets

@@ -11,6 +11,7 @@ from gcr.api.requests import RestoreRequest
 from gcr.daemon import departures, first_call, giving_up, orphans, reports
 from gcr.daemon.commands import returning
 from gcr.daemon.commands.asked import Asked
+from gcr.daemon.commands.connecting import await_agents
 from gcr.daemon.commands.telling import telling
 from gcr.daemon.commands.transaction import (
     carry_out,
@@ -28,7 +29,7 @@ from gcr.daemon.images.sources import acting, image_of
 from gcr.daemon.jobs import Job
 from gcr.daemon.permission import acting_for
 from gcr.daemon.places import forget_place
-from gcr.engine.admit import refuse_stopped
+from gcr.engine.admit import refuse_stopped, refuse_unconnected
 from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import Course
 from gcr.engine.orphaned import Orphaned
@@ -54,6 +55,7 @@ def run(node: Coordinator, request: RestoreRequest, asked: Asked) -> RestoreRepo
     with telling(node, job, course, asked, request.image) as story, naming_holders(job, node.jobs, node.fleet):
         giving_up.refuse_parked(job, request.without)
         make_processes(node, job, course, request)
+        await_agents(node, job, course)
         with node.jobs.changing(job, "restore"):
             story.begun()
             returning.call_back(node, job, known, request.image)
@@ -142,6 +144,7 @@ class Attempt(Struct, frozen=True):
         targets = [target_of(node, job, process, process.suspension.transaction) for process in resting]
         for target in targets:
             refuse_stopped(target)
+            refuse_unconnected(target)
         owners = [*targets, *left]
         for target in owners:
             target.come_back(moves)
