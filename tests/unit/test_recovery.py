@@ -1,11 +1,13 @@
 """Recovery goes on until nothing is left to be done: giving up would leave a program stopped for ever."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from gcr.api.answers import RecoveredJob
 from gcr.config import Config
 from gcr.daemon import recovery as module
 from gcr.daemon.jobs import Job, Jobs
@@ -23,7 +25,7 @@ from gcr.protocol.wire import AgentPhase
 @pytest.fixture
 def job() -> Job:
     made = Job("llm", "token", World("nvidia"))
-    made.processes[1] = cast("Any", SimpleNamespace(state=State.QUIESCED))
+    made.processes[1] = cast("Any", SimpleNamespace(state=State.QUIESCED, waits=False))
     return made
 
 
@@ -102,3 +104,44 @@ def test_a_checkpoint_that_is_taken_back_late_leaves_no_copy_in_a_worker_that_li
     rolling_back.roll_back([cast("Any", target)], [], cast("Any", node))
     assert said.index("resume") < said.index("forget_copy copy 9")
     assert said.count("forget_copy copy 9") == 1
+
+
+class Held(Recovery):
+    """An attempt that waits, and then fails `failures` times."""
+
+    def __init__(self, jobs: Jobs, failures: int) -> None:
+        super().__init__(cast("Any", None), jobs)
+        self.failures, self.calls, self.begun, self.goes_on = failures, 0, threading.Event(), threading.Event()
+
+    def _attempt(self, job: Job) -> RecoveredJob:
+        self.calls += 1
+        self.begun.set()
+        with self._jobs.changing(job, "recover"):
+            assert self.goes_on.wait(10)
+        if self.calls <= self.failures:
+            raise DeadlinePassed(f"attempt {self.calls}")
+        job.processes[1].state = State.RUNNING
+        job.results.recovered = RecoveredJob(job=job.name, was="quiesced", now="running", action=f"of {self.calls}")
+        return job.results.recovered
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_command_waits_for_an_attempt_that_is_under_way_and_makes_its_own_where_that_failed(
+    jobs: Jobs, job: Job, failures: int
+) -> None:
+    """Room that the user has just made counts for the answer."""
+    recovery = Held(jobs, failures)
+    with ThreadPoolExecutor(2) as pool:
+        daemons = pool.submit(recovery.tried, job)
+        assert recovery.begun.wait(10)
+        asked = pool.submit(recovery.of_all)
+        with pytest.raises(TimeoutError):
+            asked.result(0.05)
+        recovery.goes_on.set()
+        assert daemons.result(10) is (failures == 0)
+        if failures == 2:
+            with pytest.raises(DeadlinePassed, match="attempt 2"):
+                asked.result(10)
+        else:
+            assert [(each.was, each.action) for each in asked.result(10).jobs] == [("quiesced", f"of {failures + 1}")]
+    assert recovery.calls == (1 if failures == 0 else 2)

@@ -13,6 +13,7 @@ from threading import RLock, Thread
 
 from msgspec import Struct, field
 
+from gcr.api.answers import RecoveredJob
 from gcr.api.jobevents import JobRegistered, JobReleased
 from gcr.api.reports import TransferReport
 from gcr.daemon.history import History
@@ -64,9 +65,10 @@ class Ends(Struct):
 
 
 class Results(Struct):
-    """The last report of a job, and the images that were asked for."""
+    """The last report of a job, its last recovery that had no error, and the images that were asked for."""
 
     report: TransferReport | None = None
+    recovered: RecoveredJob | None = None
     images: list[Imaging] = field(default_factory=list)  # the last one, and those before that were being written then
     _reported: float = -inf  # when the command of the report began, on time.monotonic()
 

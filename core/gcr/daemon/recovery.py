@@ -3,19 +3,20 @@
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, repeat
 
 from gcr.api.answers import Recovered, RecoveredJob
 from gcr.api.jobevents import JobRecovered
 from gcr.daemon import reports
 from gcr.daemon.active import Active
-from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.jobs import RECOVERY_PATIENCE, Job, Jobs
 from gcr.daemon.places import forget_place
 from gcr.engine.node import Node
 from gcr.engine.recover import recover
 from gcr.engine.target import Target
-from gcr.errors import GcrError
+from gcr.errors import GcrError, WrongState
 from gcr.job.process import Process
 from gcr.job.states import State, Strategy
 from gcr.protocol.wire import AgentPhase
@@ -33,10 +34,26 @@ class Recovery:
         self._jobs = jobs
 
     def of_all(self) -> Recovered:
-        """Idempotent."""
-        return Recovered(jobs=tuple(self.of(job) for job in self._jobs.all()))
+        """Recovers each job, and gives the result of an attempt that was under way and had no error. Idempotent.
+
+        Raises as an attempt that begins now; WrongState beside a command.
+        """
+        return Recovered(jobs=tuple(self._done(job) for job in self._jobs.all()))
+
+    def _done(self, job: Job) -> RecoveredJob:
+        before = job.results.recovered
+        with _alone(job):
+            result = job.results.recovered
+            if result is None or result is before or is_uneven(job):
+                return self._attempt(job)
+            return result
 
     def of(self, job: Job) -> RecoveredJob:
+        """Makes an attempt that begins now, after one that is under way. Raises WrongState beside a command."""
+        with _alone(job):
+            return self._attempt(job)
+
+    def _attempt(self, job: Job) -> RecoveredJob:
         was = reports.shown(job.state)
         action = "kept running" if job.state == State.RUNNING else "left as it is"
         with self._jobs.changing(job, "recover", beside_readers=True):
@@ -50,7 +67,8 @@ class Recovery:
                 elif job.decision is None or job.decision.is_without_image:
                     job.decision = self._node.journal.record(job.name)
                 self._jobs.history.note(job.owner, _recovered(job, was, action))
-        return RecoveredJob(job=job.name, was=was, now=reports.shown(job.state), action=action)
+        job.results.recovered = RecoveredJob(job=job.name, was=was, now=reports.shown(job.state), action=action)
+        return job.results.recovered
 
     def _stranded(self, job: Job, process: Process) -> Target | None:
         if process.strategy == Strategy.DRIVER or process.peer is None or process.peer.channel.closed.is_set():
@@ -121,6 +139,17 @@ class Recovery:
             log.exception("job %s: not recovered yet", job.name)
             return False
         return True
+
+
+@contextmanager
+def _alone(job: Job) -> Iterator[None]:
+    """Waits for an attempt to recover the job that is under way. Raises WrongState where that one does not end."""
+    if not job.turn.attempt.acquire(timeout=RECOVERY_PATIENCE):
+        raise WrongState(f"job {job.name} is still being recovered", state=job.state, hint="gcr ps")
+    try:
+        yield
+    finally:
+        job.turn.attempt.release()
 
 
 def _recovered(job: Job, was: str, action: str) -> JobRecovered:

@@ -5,7 +5,7 @@ waits for them, and no save begins meanwhile. A save is refused while a command 
 wait for it.
 """
 
-from threading import Condition, Event
+from threading import Condition, Event, Lock
 
 from msgspec import Struct, field
 
@@ -18,6 +18,7 @@ class Turn(Struct):
 
     settled: Event = field(default_factory=Event)  # cleared while a recovery is due or under way
     recovery_due: bool = False  # a stranded process has come that the recovery under way may not have seen
+    attempt: Lock = field(default_factory=Lock)  # held by an attempt to recover, which others wait for
     _changing: bool = False
     _reading: int = 0  # commands that have left the turn and read their copies
     _copying: set[int] = field(default_factory=set)  # pids of processes that are being copied aside

@@ -20,7 +20,8 @@ TIMEOUT = 120.0
 def command(options: Options) -> None:
     """Finish or undo every transaction that was interrupted, and say what became of each job.
 
-    A new daemon does this by itself when it starts; the command starts one and shows what it did.
+    A new daemon does this by itself when it starts; the command starts one and shows what it did. It waits for an
+    attempt that is under way, and makes another if that one fails.
     """
     wait = TIMEOUT if options.timeout is None else options.timeout + GRACE
     with Client.connect() as client:
