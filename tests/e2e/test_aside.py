@@ -16,6 +16,7 @@ from worlds import AMD, NVIDIA, at
 from gcr.errors import NoSuchJob
 
 MIB = 1 << 20
+ODD = 3 << 10  # bytes of a buffer before its span
 
 
 def program(machine: Machine, *more: str) -> Victim:
@@ -135,14 +136,71 @@ def test_a_program_that_needs_the_room_gets_it_and_the_save_says_so(machine: Mac
     assert job.ask() == "2 right"
 
 
+def test_spans_are_read_in_place_until_the_program_may_write(machine: Machine) -> None:
+    """Without room for a copy of all; with room for some; and with bytes that are written too early."""
+    machine.memory = TIGHT
+    job = program(machine)
+    assert job.ask("save").startswith("no_room")
+    held = hold(machine, "window")
+    assert job.ask("window") == str(4 * (3 * MIB - ODD)), "no byte is copied aside that may be read in place"
+    comes(held)
+    assert (job.ask("open"), machine.job("llm")["state"]) == ("yes", "prepared")  # type: ignore[index]
+    held.unlink()
+    assert [job.ask("ends"), job.ask("saved"), job.ask()] == ["ok", "right", "2 right"]
+
+    held = hold(machine, "window")
+    in_place = int(job.ask("window room"))
+    assert 0 < in_place < 4 * (3 * MIB - ODD), "some are copied aside"
+    comes(held)
+    held.unlink()
+    assert [job.ask("ends"), job.ask("saved"), job.ask()] == ["ok", "right", "3 right"]
+
+    held = hold(machine, "window")
+    job.ask("window")
+    comes(held)
+    assert job.ask("early") == "ok"
+    held.unlink()
+    assert [job.ask("saved"), job.ask()] == ["wrong", "4 right"]
+    machine.leave()
+    machine.come_back()
+    assert [job.ask("window"), job.ask("ends"), job.ask("saved")][1:] == ["ok", "right"]
+
+
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
+def test_a_save_that_cannot_be_read_in_place_costs_nothing_else(machine: Machine) -> None:
+    """The program frees memory before, or gives the save up."""
+    job = program(machine)
+    assert [job.ask("window"), job.ask("ends"), job.ask("saved")][1:] == ["ok", "right"]
+    held = hold(machine, "window")
+    job.ask("window")
+    comes(held)
+    assert job.ask("frees 3") == "ok"
+    held.unlink()
+    assert job.ask("ends").startswith("rolled_back")
+    assert job.ask("saved").startswith("rolled_back")
+    again(job)
+    held = hold(machine, "window", "quits")
+    job.ask("window")
+    comes(held)
+    assert [job.ask("quits"), job.ask("ends").split(":")[0]] == ["ok", "peer_gone"]
+    held.unlink()
+    assert job.ask("saved").startswith("peer_gone")
+    again(job)
+    assert job.ask().endswith("right")
+    assert machine.settled() == "running"
+
+
 STEPS = ("prepared", "safe", "reading", "drained")
+TIGHT = 68 * MIB  # of a device: no room for a copy of all buffers, but for that of one
 
 
 @pytest.mark.parametrize("who", ["gcr.worker", pytest.param("gcr.daemon", marks=pytest.mark.slow)])
 def test_the_training_goes_on_whoever_dies(machine: Machine, who: str) -> None:
-    """Before the copy is safe its death is the answer; afterwards the save fails."""
+    """Before the copy is made its death is the answer; afterwards the save fails, and no wait for it goes on."""
     job = program(machine)
     for number, step in enumerate(STEPS):
+        if step == "safe":
+            dies_in_window(machine, job, who)
         dies_at(machine, job, who, step)
         assert job.ask().endswith("right"), step
         again(job)
@@ -188,6 +246,19 @@ def dies_at(machine: Machine, job: Victim, who: str, step: str) -> None:
         answer = job.ask("saved")
     whole = answer == "right" and (who, step) == ("gcr.worker", "drained")  # the bytes were on the host
     assert whole or answer.split(":")[0] in ("peer_gone", "rolled_back", "daemon_unavailable"), (step, answer)
+
+
+def dies_in_window(machine: Machine, job: Victim, who: str) -> None:
+    held = hold(machine, "window")
+    job.ask("window")
+    comes(held)
+    kill(*machine.children(who))
+    held.unlink()
+    for line in ("ends", "saved"):
+        assert job.ask(line).split(":")[0] in ("peer_gone", "rolled_back", "daemon_unavailable")
+    assert job.ask().endswith("right")
+    again(job)
+    assert machine.settled() == "running"
 
 
 def again(job: Victim) -> None:

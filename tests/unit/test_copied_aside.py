@@ -19,7 +19,7 @@ from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.save import Program, run
 from gcr.daemon.jobs import Job
 from gcr.daemon.permission import Caller
-from gcr.drain import HandleSpec, Move
+from gcr.drain import DeviceMemory, HandleSpec, Move
 from gcr.engine.aside import parts_of
 from gcr.engine.node import World
 from gcr.errors import GcrError, NoRoom, NoSuchJob, NotOurs, RolledBack, UnsupportedState
@@ -28,8 +28,9 @@ from gcr.job.process import Process
 from gcr.job.tracking import Allocation, AllocationTable
 from gcr.processes import ProcessIdentity
 from gcr.protocol.wire import MappingRecord
-from gcr.worker.aside import Piece, copy_aside, make_room
+from gcr.worker.aside import Needs, Piece, copy_aside, divide, make_room, read_in_place
 from gcr.worker.hostcopy import HostCopy
+from gcr.worker.snapshot import Part, spare_bytes
 from gcr.worker.taking import copy_on, give_up_snapshot
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -39,10 +40,11 @@ from host_device import LONG, Device, fails, holding
 MIB = 1 << 20
 ME, FORMER = ProcessIdentity(77, 2), ProcessIdentity(77, 1)
 SIZES = (100, 4096, 70_000)
+GRANULE = 4  # of rooms beside memory of these sizes
 
 
-def device() -> Device:
-    made = Device(spare=4 * MIB)
+def device(spare: int = 4 * MIB) -> Device:
+    made = Device(spare=spare)
     for id, size in enumerate(SIZES, 1):
         made.put(id, random.Random(id).randbytes(size))
     return made
@@ -53,40 +55,87 @@ def on_the_host(copy: HostCopy, nbytes: int) -> bytes:
     return b"".join(ctypes.string_at(part.address, part.size) for part in copy.segments.parts)[:nbytes]
 
 
-pieces_ = st.lists(
-    st.integers(1, len(SIZES)).flatmap(
-        lambda id: st.tuples(st.just(id), st.integers(0, SIZES[id - 1] - 1), st.integers(1, SIZES[id - 1])).map(
-            lambda piece: (piece[0], piece[1], min(piece[2], SIZES[piece[0] - 1] - piece[1]))
-        )
-    ),
-    min_size=1,
-    max_size=6,
-)
+def piece(id: int) -> st.SearchStrategy[Piece]:
+    size = SIZES[id - 1]
+    cut = st.integers(0, size - 1).flatmap(lambda at: st.tuples(st.just(at), st.integers(1, size - at)))
+    return st.builds(lambda cut, stays: (id, *cut, stays), cut, st.booleans())
 
 
-@given(pieces_)
-def test_the_bytes_are_those_of_the_call_and_the_room_goes_once_they_are_read(pieces: Sequence[Piece]) -> None:
-    held = device()
-    wanted = b"".join(held.holds(id)[at : at + size] for id, at, size in pieces)
+pieces_ = st.lists(st.integers(1, len(SIZES)).flatmap(piece), min_size=1, max_size=6)
+
+
+@given(pieces_, st.booleans(), st.sampled_from([0, 8192, 100_000, 4 * MIB]))
+def test_the_bytes_are_those_of_the_call_wherever_they_are_read(
+    pieces: Sequence[Piece], fills: bool, about: int
+) -> None:
+    """The program writes to what is copied aside at once, and to all once what is in place was read."""
+    held = device(about)
+    spare = spare_bytes(held.memory())
+    whole = b"".join(held.holds(id)[at : at + size] for id, at, size, _ in pieces)
+    must = sum(size for _, _, size, stays in pieces if not stays)
     with holding(held) as copy:
-        make_room(copy, len(wanted))
-        copy_aside(copy, pieces, time.monotonic() + LONG)
-        assert held.moved == 0
-        for id, size in enumerate(SIZES, 1):
-            held.memory_of[id].raw = bytes(size)  # the program goes on
-        assert copy_on(copy, LONG, lambda _: None).bytes == len(wanted)
-        assert on_the_host(copy, len(wanted)) == wanted
+        if -(-must // GRANULE) * GRANULE > spare:
+            with pytest.raises(NoRoom):
+                make_room(copy, Needs.of(pieces), fills)
+            return
+        make_room(copy, Needs.of(pieces), fills)
+        left = copy_aside(copy, pieces, fills, time.monotonic() + LONG)
+        aside = len(whole) - left
+        assert aside == must if not fills else aside == len(whole) or aside > spare - 4096 - GRANULE
+        assert (held.moved, sum(map(len, held.room.values())) <= max(spare, must + GRANULE)) == (0, True)
+        assert copy.snapshot
+        overwrite(held, copy.snapshot.in_place)
+        assert read_in_place(copy, LONG).bytes == left == held.moved
+        overwrite(held)  # the program goes on
+        assert copy_on(copy, LONG, lambda _: None).bytes == aside
+        assert on_the_host(copy, len(whole)) == whole
         assert held.room == {}
         copy.give_up()
 
 
-@pytest.mark.parametrize("piece", [(9, 0, 1), (1, 0, 101), (1, 99, 2), (1, -1, 1), (1, 0, 0)])
-def test_pieces_of_no_held_memory_are_refused(piece: Piece) -> None:
+def overwrite(held: Device, but: Sequence[Part] = ()) -> None:
+    for id, size in enumerate(SIZES, 1):
+        kept = [(part.at, held.holds(id)[part.at : part.at + part.size]) for part in but if part.id == id]
+        held.memory_of[id].raw = bytes(size)
+        for at, data in kept:
+            ctypes.memmove(ctypes.addressof(held.memory_of[id]) + at, data, len(data))
+
+
+def test_a_little_is_copied_aside_also_on_a_device_that_is_nearly_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = device()
+    monkeypatch.setattr(held, "memory", lambda: DeviceMemory(used=95_000, total=100_000, by_pid={}))
+    with holding(held) as copy:
+        with pytest.raises(NoRoom):
+            make_room(copy, Needs(316, 10_000), fills=True)
+        make_room(copy, Needs(300, 10_000), fills=True)
+        assert [*map(len, held.room.values())] == [300]
+
+
+def test_a_piece_is_cut_between_the_two_ways() -> None:
+    found = divide([(1, 0, 9000, True), (2, 5, 10, False), (3, 7, 30, True)], more=5000)
+    assert found == ([Part(1, 0, 0, 4096), Part(2, 5, 9000, 10), Part(3, 7, 9010, 30)], [Part(1, 4096, 4096, 4904)])
+
+
+def test_memory_that_is_freed_before_it_is_read_in_place_costs_the_save() -> None:
     held = device()
     with holding(held) as copy:
-        make_room(copy, 200)
+        pieces = [(1, 0, 100, True), (2, 0, 4096, True)]
+        make_room(copy, Needs.of(pieces), fills=False)
+        assert copy_aside(copy, pieces, False, time.monotonic() + LONG) == 4196
+        del copy.memory.specs[2]
+        copy.memory.ranges = [each for each in copy.memory.ranges if 2 not in each.offsets]
+        with pytest.raises(RolledBack, match="4096 bytes of handle 2 are not held here"):
+            read_in_place(copy, LONG)
+        copy.give_up()
+
+
+@pytest.mark.parametrize("piece", [(9, 0, 1), (1, 0, 101), (1, 99, 2), (1, -1, 1), (1, 0, 0)])
+def test_pieces_of_no_held_memory_are_refused(piece: tuple[int, int, int]) -> None:
+    held = device()
+    with holding(held) as copy:
+        make_room(copy, Needs(200, 0), fills=False)
         with pytest.raises(RolledBack, match="not held here"):
-            copy_aside(copy, [(1, 0, 100), piece], time.monotonic() + LONG)
+            copy_aside(copy, [(1, 0, 100, False), (*piece, False)], True, time.monotonic() + LONG)
         copy.give_up()
         assert held.room == {}
 
@@ -95,25 +144,25 @@ def test_where_device_or_host_have_no_room_nothing_is_kept(monkeypatch: pytest.M
     held = device()
     with holding(held) as copy:
         with pytest.raises(NoRoom) as caught:
-            make_room(copy, 5 * MIB)
+            make_room(copy, Needs(5 * MIB, 0), fills=False)
         assert caught.value.missing
         monkeypatch.setattr(copy.arena, "promise", fails(NoRoom("host", missing=1)))
         with pytest.raises(NoRoom, match="host"):
-            make_room(copy, 100)
+            make_room(copy, Needs(100, 0), fills=False)
         assert (held.room, copy.snapshot, copy.segments) == ({}, None, None)
 
 
 def test_room_that_another_program_needs_is_given_back_before_and_after_the_copy() -> None:
     held = device()
     with holding(held) as copy:
-        make_room(copy, 100)
+        make_room(copy, Needs(100, 0), fills=False)
         give_up_snapshot(copy, time.monotonic())
         with pytest.raises(NoRoom, match="another program"):
-            copy_aside(copy, [(1, 0, 100)], time.monotonic() + LONG)
+            copy_aside(copy, [(1, 0, 100, False)], True, time.monotonic() + LONG)
         copy.give_up()
     with holding(held) as copy:
-        make_room(copy, 100)
-        copy_aside(copy, [(1, 0, 100)], time.monotonic() + LONG)
+        make_room(copy, Needs(100, 0), fills=False)
+        copy_aside(copy, [(1, 0, 100, False)], True, time.monotonic() + LONG)
         give_up_snapshot(copy, time.monotonic())
         with pytest.raises(ImageFailed, match="needed the room"):
             copy_on(copy, LONG, lambda _: None)
@@ -140,10 +189,10 @@ def test_a_copy_of_which_the_room_goes_while_it_is_made_is_refused_not_lost() ->
     held = Wanted(spare=4 * MIB)
     held.put(1, bytes(100))
     with holding(held) as copy:
-        make_room(copy, 100)
+        make_room(copy, Needs(100, 0), fills=False)
         held.copy = copy
         with pytest.raises(NoRoom, match="another program"):
-            copy_aside(copy, [(1, 0, 100)], time.monotonic() + LONG)
+            copy_aside(copy, [(1, 0, 100, False)], True, time.monotonic() + LONG)
         assert held.room == {}
 
 
@@ -153,9 +202,14 @@ class Still(Device):
     move = None  # type: ignore[assignment]
 
 
-def test_a_device_that_copies_nothing_within_itself_saves_nothing() -> None:
-    with holding(Still(spare=4 * MIB)) as copy, pytest.raises(UnsupportedState, match="copies nothing"):
-        make_room(copy, 100)
+def test_a_device_that_copies_nothing_within_itself_saves_only_in_place() -> None:
+    held = Still(spare=4 * MIB)
+    held.put(1, bytes(100))
+    with holding(held) as copy:
+        with pytest.raises(UnsupportedState, match="copies nothing"):
+            make_room(copy, Needs(100, 1), fills=True)
+        make_room(copy, Needs(0, 100), fills=True)
+        assert copy_aside(copy, [(1, 0, 100, True)], True, time.monotonic() + LONG) == 100
 
 
 def test_a_copy_that_was_given_up_meanwhile_takes_nothing() -> None:
@@ -163,7 +217,7 @@ def test_a_copy_that_was_given_up_meanwhile_takes_nothing() -> None:
     with holding(held) as copy:
         copy.give_up()
         with pytest.raises(RolledBack, match="given up"):
-            make_room(copy, 100)
+            make_room(copy, Needs(100, 0), fills=False)
         assert (held.room, copy.segments) == ({}, None)
 
 
@@ -196,8 +250,11 @@ TABLE = table((1, "A", 1000, 0, 100), (2, "A", 1100, 50, 100), (3, "B", 2000, 0,
 
 
 def test_a_span_over_several_handles_is_cut_at_their_borders() -> None:
-    found = parts_of(TABLE, [(1090, 20), (5000, 10), (1000, 1)])
-    assert (found.device, found.pieces) == ("A", [(1, 90, 10), (2, 50, 10), (2, 0, 10), (1, 0, 1)])
+    found = parts_of(TABLE, [(1090, 20), (5000, 10), (1000, 1)], in_place=[0, 2])
+    assert (found.device, found.pieces) == (
+        "A",
+        [(1, 90, 10, True), (2, 50, 10, True), (2, 0, 10, False), (1, 0, 1, True)],
+    )
 
 
 @pytest.mark.parametrize("span", [(999, 2), (1199, 2), (0, 1), (1500, 1), (5005, 100), (1 << 63, 1 << 60)])

@@ -52,6 +52,8 @@ REFUSED: list[tuple[type[Request], dict[str, Any], str]] = [
     (SaveSpansRequest, {"spans": ((4096, 1),) * ((1 << 20) + 1)}, "1048577 spans"),
     (SaveSpansRequest, {"spans": ((4096, 0),)}, "no span of memory"),
     (SaveSpansRequest, {"spans": ((-1, 2),)}, "no span of memory"),
+    (SaveSpansRequest, {"spans": ((4096, 1),), "in_place": (1,)}, "1 is the number of no span"),
+    (SaveSpansRequest, {"spans": ((4096, 1),), "in_place": (-1,)}, "-1 is the number of no span"),
     (SaveSpansRequest, {"spans": ((8, 8), ((1 << 64) - 1, 2))}, "no span of memory"),
 ]
 
@@ -108,6 +110,7 @@ REQUESTS = [
     RestoreRequest(target="llm", without=(4711, 4712)),
     SwapRequest(out="llm", back=4711, data_only=True, devices={"0": "1"}),
     SaveSpansRequest(spans=((4096, 1), (1 << 47, 1 << 33)), timeout=9, waits=True),
+    SaveSpansRequest(spans=((4096, 1), (8192, 1)), in_place=(1,), fills=False),
     StopRequest(force=True),
     HandOverRequest(version="9.9", wire=3),
 ]

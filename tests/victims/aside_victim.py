@@ -3,6 +3,13 @@
 Each line on standard input gets one line back:
 
     save          asks for a copy of every buffer, and overwrites them all as soon as it may
+    window [room] asks for the first buffer aside and for all others in place, or aside as far as there is `room`;
+                  overwrites the first one, and says how many bytes are read in place
+    open          says whether a buffer may not be written yet
+    ends          overwrites all buffers as soon as it may
+    early         overwrites them before
+    quits         ends the last save before it is read
+    frees N       frees a buffer
     late          asks, says `asked`, and writes to the buffers after another line; then they may be copied
     gives_up      asks, and is interrupted before its buffers may be copied
     saved         waits for the oldest copy, and says `right`, `wrong`, or the error
@@ -21,7 +28,7 @@ from contextlib import suppress
 from device import VENDORS, open_device
 from dialogue import say
 
-from gcr.checkpoints.aside import Aside
+from gcr.checkpoints.aside import Aside, Span
 from gcr.errors import GcrError
 
 ODD = 3 << 10  # bytes that a span begins and ends within a buffer, to cross the borders of allocations and of chunks
@@ -44,17 +51,47 @@ class Program:
         for number, address in enumerate(self.addresses):
             self.device.write(address, self.pattern(number, self.round))
 
+    def spans(self, aside: int) -> list[Span]:
+        """Returns a span of each buffer; the first `aside` ones are copied aside."""
+        return [Span(address + ODD, self.size - ODD, number >= aside) for number, address in enumerate(self.addresses)]
+
     def save(self) -> str:
-        spans = [(address + ODD, self.size - ODD) for address in self.addresses]
-        copy = Aside.of(spans, self.nothing)
+        copy = Aside.of(self.spans(len(self.addresses)), self.nothing)
         self.copies.append((self.round, copy))
         self.write()
         return "ok"
 
+    def window(self, room: str = "") -> str:
+        copy = Aside.of(self.spans(1), self.nothing, fills=bool(room))
+        self.copies.append((self.round, copy))
+        self.device.write(self.addresses[0], self.pattern(0, self.round + 1))
+        return str(copy.in_place_bytes)
+
+    def open(self) -> str:
+        return "no" if self.copies[-1][1].safe.done() else "yes"
+
+    def ends(self) -> str:
+        try:
+            self.copies[-1][1].safe.result(60)
+        finally:
+            self.write()
+        return "ok"
+
+    def early(self) -> str:
+        self.write()
+        return "ok"
+
+    def quits(self) -> str:
+        self.copies[-1][1].give_up()
+        return "ok"
+
+    def frees(self, number: str) -> str:
+        self.device.free(self.addresses.pop(int(number)))
+        return "ok"
+
     def late(self) -> str:
         """Writes to the buffers once more after it has asked, on another line of standard input."""
-        spans = [(address + ODD, self.size - ODD) for address in self.addresses]
-        copy = Aside.of(spans, self.write_when_told)
+        copy = Aside.of(self.spans(len(self.addresses)), self.write_when_told)
         self.copies.append((self.round, copy))
         return "ok"
 
@@ -65,7 +102,7 @@ class Program:
 
     def gives_up(self) -> str:
         with suppress(KeyboardInterrupt):
-            Aside.of([(self.addresses[0], 1)], self.interrupted)
+            Aside.of([Span(self.addresses[0], 1)], self.interrupted)
         return "ok"
 
     def interrupted(self) -> None:
@@ -87,11 +124,11 @@ class Program:
         return "ok"
 
     def beyond(self) -> str:
-        Aside.of([(max(self.addresses), 1 << 32)], self.nothing)
+        Aside.of([Span(max(self.addresses), 1 << 32)], self.nothing)
         return "ok"
 
     def elsewhere(self, address: str) -> str:
-        Aside.of([(int(address, 16), 4096)], self.nothing)
+        Aside.of([Span(int(address, 16), 4096)], self.nothing)
         return "ok"
 
     def where(self) -> str:

@@ -99,18 +99,18 @@ class Member:
         return "ok"
 
     def aside(self) -> str:
-        from gcr.checkpoints.aside import Aside  # here alone
+        from gcr.checkpoints.aside import Aside, Span  # here alone
         from gcr.errors import UnsupportedState
 
         half = self.size // 2
-        copy = Aside.of([(self.own[0], half), (self.alone, OWN * MIB)], self.device.granule)
+        copy = Aside.of([Span(self.own[0], half), Span(self.alone, OWN * MIB)], self.device.granule)
         self.device.write(self.own[0], bytes(half))
         copy.arrived.result(60)
         found = [bytes(copy.memory(number)) for number in range(2)]
         self.device.write(self.own[0], pattern(self.rank, self.rounds, half))
         assert found == [pattern(self.rank, self.rounds, half), pattern(self.rank, -1, OWN * MIB)], "saved"
         try:
-            Aside.of([(self.alone, 1), (self.theirs, 1)], self.device.granule)
+            Aside.of([Span(self.alone, 1), Span(self.theirs, 1)], self.device.granule)
         except UnsupportedState:
             return "ok"
         return "wrong: memory of another was saved"

@@ -95,11 +95,14 @@ class SpansSaved(Answer, frozen=True, kw_only=True):
     descriptor is open.
 
     sizes: bytes of each segment, in the order of the descriptors
-    prepared_s, safe_s, drained_s: seconds from the request until the process's memory was exported, until the spans
-    were copied aside, and until they were on the host
+    in_place_bytes: bytes that were read in place; the others were copied aside
+    prepared_s, aside_s, safe_s, drained_s: seconds from the request until the process's memory was exported, until
+    spans were copied aside, until those in place were read too, and until all were on the host
     """
 
     sizes: tuple[int, ...]
+    in_place_bytes: int
     prepared_s: float
+    aside_s: float
     safe_s: float
     drained_s: float

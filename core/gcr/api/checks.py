@@ -62,10 +62,13 @@ MOST_SPANS = 1 << 20
 _ADDRESSES = 1 << 64
 
 
-def check_spans(spans: Sequence[tuple[int, int]]) -> None:
-    """Raises UsageError unless these are addresses, each with a number of bytes."""
+def check_spans(spans: Sequence[tuple[int, int]], in_place: Sequence[int] = ()) -> None:
+    """Raises UsageError unless these are addresses, each with a number of bytes, and numbers of some of them."""
     if not 0 < len(spans) <= MOST_SPANS:
         raise UsageError(f"{len(spans)} spans of memory: 1 to {MOST_SPANS} can be saved at a time")
     for address, size in spans:
         if not (0 <= address < _ADDRESSES and 0 < size <= _ADDRESSES - address):
             raise UsageError(f"{size} bytes at {address:#x} are no span of memory")
+    for number in in_place:
+        if not 0 <= number < len(spans):
+            raise UsageError(f"{number} is the number of no span, of {len(spans)}")

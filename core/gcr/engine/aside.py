@@ -1,13 +1,15 @@
 """A copy of parts of one running process's device memory, for a training checkpoint of its own.
 
-    PREPARE of this process · where its spans lie · the worker copies them within the device · the exports are forgotten
-    · (safe: the program may write) · the worker reads the copy to the arena
+    PREPARE of this process · where its spans lie · the worker copies them within the device · (aside: the program runs
+    on) · it reads those that were left in place · (safe: the program may write) · the exports are forgotten
+    · the worker reads the copy to the arena
 
-No gate is closed, and no other process is touched. The program must not write to the spans, nor free them, until they
-are copied: it has asked, and waits for just that.
+No gate is closed, and no other process is touched. The program must not write to a span, nor free it, until it is
+copied aside or read: it has asked, and sees to that. It says which spans may be read in place, since it does not write
+to them for a while.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
@@ -23,14 +25,15 @@ from gcr.peers.worker import WorkerPeer
 from gcr.protocol.wire import AgentPhase
 
 Span = tuple[int, int]  # address in the process, bytes
-Piece = tuple[int, int, int]  # of a handle: its id, the offset, the bytes
+Piece = tuple[int, int, int, bool]  # of a handle: its id, the offset, the bytes, and whether to be read in place
 
 
 class Aside(Struct, frozen=True):
-    """The copy on one device. `sizes`: of the segments that it goes to."""
+    """The copy on one device. `sizes`: of the segments that it goes to. `in_place`: bytes that are left in place."""
 
     worker: WorkerPeer
     sizes: Sequence[int]
+    in_place: int
 
 
 class Parts(Struct, frozen=True):
@@ -69,8 +72,8 @@ def run_on(target: Target) -> None:
         target.process.take_back("prepare")
 
 
-def parts_of(table: AllocationTable, spans: Sequence[Span]) -> Parts:
-    """Returns where the spans lie, in their order.
+def parts_of(table: AllocationTable, spans: Sequence[Span], in_place: Collection[int] = ()) -> Parts:
+    """Returns where the spans lie, in their order. `in_place`: numbers of those that may be read in place.
 
     Raises UnsupportedState for bytes that are in no memory of the table, and for spans on several devices.
     """
@@ -84,11 +87,16 @@ def parts_of(table: AllocationTable, spans: Sequence[Span]) -> Parts:
     devices = {table.allocations[places[cut.piece].id].device for cut in cuts}
     if len(devices) != 1:
         raise UnsupportedState(f"the spans lie on {len(devices)} devices", hint="ask once for each device")
-    pieces = [(places[cut.piece].id, places[cut.piece].offset + cut.at, cut.size) for cut in cuts]
+    stays = {*in_place}
+    pieces = [(places[cut.piece].id, places[cut.piece].offset + cut.at, cut.size, cut.stretch in stays) for cut in cuts]
     return Parts(devices.pop(), pieces)
 
 
-def copy_aside(target: Target, parts: Parts, limit: float) -> Aside:
-    """Copies the parts within their device; the program may write when it returns. Raises NoRoom, RolledBack."""
+def copy_aside(target: Target, parts: Parts, fills: bool, limit: float) -> Aside:
+    """Copies the parts within their device; the program may write to those that must be copied when it returns.
+
+    fills: of those that may be read in place, as many are copied as there is room for. Raises NoRoom, RolledBack.
+    """
     worker = target.worker(parts.device)
-    return Aside(worker, worker.copies.set_aside(target.copy_name, target.owner, parts.pieces, limit))
+    facts = worker.copies.set_aside(target.copy_name, target.owner, parts.pieces, limit, fills)
+    return Aside(worker, facts.sizes, facts.in_place)

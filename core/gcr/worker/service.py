@@ -26,6 +26,7 @@ STEPS: frozenset[type[Operation[Any]]] = frozenset(
         ops.Create,
         ops.Drain,
         ops.SetAside,
+        ops.ReadInPlace,
         ops.Refill,
         ops.CopyOn,
         ring.Fill,

@@ -38,14 +38,25 @@ COARSEST = 1 << 30
 ROOM_ID = 0  # no allocation of a program has this id
 
 
+class Part(Struct, frozen=True, gc=False):
+    """Bytes of a handle: the offset in it, the offset in the arena, and the size."""
+
+    id: int
+    at: int
+    arena: int
+    size: int
+
+
 class Snapshot(Struct):
     """One snapshot. `room`: None once it was given back. `later`: the copies to read it; none before the cut.
 
+    in_place: of a save (aside.py): parts that are not in the room, and are read from the program's own memory
     lost: given up for another process before all was read. The holding's lock guards all but `over`.
     """
 
     room: DeviceRange | None
     later: Sequence[Span] = ()
+    in_place: Sequence[Part] = ()
     lost: bool = False
     over: Event = field(default_factory=Event)
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from msgspec import Struct
 
-from gcr.checkpoints.aside import Aside, under_gcr
+from gcr.checkpoints.aside import Aside, Span, under_gcr
 from gcr.checkpoints.region import Region
 from gcr.errors import DeadlinePassed, GcrError, Refused
 from gcr_torch import tensors
@@ -99,7 +99,7 @@ class AsideStager:
 
     def _copy(self, found: list[Dense], wait: Callable[[], object], ready: Ready) -> None:
         found.sort(key=lambda dense: -dense.tensor.element_size())  # each begins at a multiple of its element then
-        aside = Aside.of([(dense.tensor.data_ptr(), dense.nbytes) for dense in found], wait)
+        aside = Aside.of([Span(dense.tensor.data_ptr(), dense.nbytes) for dense in found], wait)
         for number, dense in enumerate(found):
             ready.tensors[id(dense.tensor)] = dense.placed(aside.memory(number))
             ready.kept.append(dense.tensor)

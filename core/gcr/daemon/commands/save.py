@@ -1,8 +1,11 @@
 """`save_spans`: a training program saves device memory of its own, by its own request, and runs on.
 
 The kernel tells the daemon which process asks, and the daemon saves memory of that process alone: a request cannot
-name another. A failure before the copy aside is made (`safe`) costs nothing: the program still has its bytes. A later
+name another. A failure before the copy aside is made (`aside`) costs nothing: the program still has its bytes. A later
 failure costs the save.
+
+Spans that the program does not write for a while may be read in place: it runs on from `aside` on, and writes to them
+from `safe` on. Until then its exports stay.
 """
 
 import logging
@@ -62,9 +65,24 @@ def run(
     with saying_state(job), node.jobs.saving(job, target.pid) as save, ExitStack() as over:
         done = _copied_aside(node, save, target, request, course, program, over)
         fds = _drained(node, target, done, course)
-    prepared_s, safe_s, drained_s = map(course.since_start, ("prepared", "safe", "drained"))
-    log.debug("job %s: saved: ready after %.3f s, safe %.3f s, drained %.3f s", job.name, prepared_s, safe_s, drained_s)
-    return SpansSaved(sizes=tuple(done.sizes), prepared_s=prepared_s, safe_s=safe_s, drained_s=drained_s), fds
+    prepared_s, aside_s, safe_s, drained_s = map(course.since_start, ("prepared", "aside", "safe", "drained"))
+    log.debug(
+        "job %s: saved: ready after %.3f s, aside %.3f s, safe %.3f s, drained %.3f s",
+        job.name,
+        prepared_s,
+        aside_s,
+        safe_s,
+        drained_s,
+    )
+    answer = SpansSaved(
+        sizes=tuple(done.sizes),
+        in_place_bytes=done.in_place,
+        prepared_s=prepared_s,
+        aside_s=aside_s,
+        safe_s=safe_s,
+        drained_s=drained_s,
+    )
+    return answer, fds
 
 
 def _asking(node: Coordinator, who: ProcessIdentity | None) -> tuple[Job, Process]:
@@ -83,7 +101,7 @@ def _copied_aside(
     program: Program,
     over: ExitStack,
 ) -> aside.Aside:
-    """Copies the spans within their device, and says when they may change.
+    """Copies the spans within their device, reads those that are left in place, and says when they may change.
 
     `over` gives the copy up, and ends the time of its room.
     """
@@ -91,17 +109,22 @@ def _copied_aside(
     try:
         with Active(node.jobs, [target]), Transaction(job.name) as undo:
             aside.export(target, undo)
-            parts = aside.parts_of(target.books.table, request.spans)
+            parts = aside.parts_of(target.books.table, request.spans, request.in_place)
             course.mark("prepared")
             if request.waits:
                 _await_word(program, course)
             over.enter_context(node.occupying(parts.device))
             forget = partial(target.worker(parts.device).copies.forget_copy, target.copy_name)
             over.callback(quietly, "forget the copy", forget)
-            done = aside.copy_aside(target, parts, course.left(node.config.drain_s))
+            done = aside.copy_aside(target, parts, request.fills, course.left(node.config.drain_s))
             if len(done.sizes) > BATCH:
                 text = f"the copy would be in {len(done.sizes)} pieces of host memory, more than {BATCH}"
                 raise UnsupportedState(text, hint="fewer spans at a time")
+            course.mark("aside")
+            course.progress(ProgressEvent(phase="aside", total_bytes=done.in_place))
+            if done.in_place:
+                course.reach("window")
+                done.worker.copies.read_in_place(target.copy_name, course.left(node.config.drain_s))
             course.mark("safe")
             course.progress(ProgressEvent(phase="safe"))  # the exports are forgotten while the program runs on
     except BaseException:

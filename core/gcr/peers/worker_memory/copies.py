@@ -48,15 +48,24 @@ class WorkerCopies(WorkerCalls):
         return self._call(ops.MakeRoom(copy, deadline), timeout=deadline + 5).bytes
 
     def set_aside(
-        self, copy: CopyName, owner: str, pieces: Sequence[tuple[int, int, int]], deadline: float
-    ) -> Sequence[int]:
-        """Copies parts of held handles (id, offset, bytes) within the device; `copy_on` brings them to the host.
+        self,
+        copy: CopyName,
+        owner: str,
+        pieces: Sequence[tuple[int, int, int, bool]],
+        deadline: float,
+        fills: bool = True,
+    ) -> ops.AsideFacts:
+        """Copies parts of held handles within the device; `read_in_place` and `copy_on` bring them to the host.
 
-        Returns the sizes of the segments for them. Raises NoRoom, also for the host's memory; RolledBack where a handle
-        is not held, UnsupportedState where the device copies nothing within itself.
+        pieces, fills: as of `ops.SetAside`. Raises NoRoom, also for the host's memory; RolledBack where a handle is not
+        held, UnsupportedState where the device copies nothing within itself.
         """
-        asked = ops.SetAside(copy, owner, tuple(pieces), deadline)
-        return self._call(asked, timeout=deadline + 5).sizes
+        asked = ops.SetAside(copy, owner, tuple(pieces), fills, deadline)
+        return self._call(asked, timeout=deadline + 5)
+
+    def read_in_place(self, copy: CopyName, deadline: float) -> ops.Moved:
+        """Reads what `set_aside` has left in place. Raises NoRoom; RolledBack for memory that the program has freed."""
+        return self._call(ops.ReadInPlace(copy, deadline), timeout=deadline + 5)
 
     def segments(self, copy: CopyName, count: int) -> list[int]:
         """Returns descriptors of the `count` segments of a copy, the caller's."""

@@ -343,21 +343,34 @@ class CopyOn(OfCopy[Moved], frozen=True):
     deadline: float
 
 
-class Sizes(Struct, frozen=True):
-    """Bytes of segments, in order."""
+class AsideFacts(Struct, frozen=True):
+    """`sizes`: bytes of the segments, in order; `in_place`: bytes that are left to be read in place."""
 
     sizes: tuple[int, ...]
+    in_place: int
 
 
-class SetAside(Named[Sizes], frozen=True):
-    """Copies parts of held handles, back to back, within the device. `pieces`: id, offset in the handle, bytes.
+class SetAside(Named[AsideFacts], frozen=True):
+    """Copies parts of held handles, back to back, within the device.
 
-    CopyOn brings them to segments of these sizes, which SealedSegments gives.
+    ReadInPlace and then CopyOn bring them to segments of these sizes, which SealedSegments gives.
+
+    pieces: id, offset in the handle, bytes, and whether these may be read in place
+    fills: as many of the latter as there is room for are copied aside still
     """
 
     op = "set_aside"
 
-    pieces: tuple[tuple[int, int, int], ...]
+    pieces: tuple[tuple[int, int, int, bool], ...]
+    fills: bool
+    deadline: float
+
+
+class ReadInPlace(OfCopy[Moved], frozen=True):
+    """Reads what SetAside has left in the program's memory, which must not be written meanwhile."""
+
+    op = "read_in_place"
+
     deadline: float
 
 

@@ -23,6 +23,7 @@ class SnapshotServing(Struct, frozen=True):
     def operations(self) -> Handlers:
         return {
             ops.SetAside: lambda asked, _fds, _request: Answer(self._set_aside(asked)),
+            ops.ReadInPlace: lambda asked, _fds, _request: Answer(self._read_in_place(asked)),
             ops.MakeRoom: lambda asked, _fds, _request: Answer(self._make_room(asked)),
             ops.CopyOn: lambda asked, _fds, request: Answer(self._copy_on(asked, request)),
             ops.GiveUpSnapshots: lambda _asked, _fds, _request: self._give_up(),
@@ -32,13 +33,16 @@ class SnapshotServing(Struct, frozen=True):
         with self.room:
             return ops.Bytes(make_room(self.holdings.copy(asked.copy), asked.deadline))
 
-    def _set_aside(self, asked: ops.SetAside) -> ops.Sizes:
+    def _set_aside(self, asked: ops.SetAside) -> ops.AsideFacts:
         copy = self.holdings.copy(asked.copy, asked.owner)
         end = time.monotonic() + asked.deadline
         with self.room:
-            aside.make_room(copy, sum(size for _, _, size in asked.pieces))
-        aside.copy_aside(copy, asked.pieces, end)
-        return ops.Sizes(tuple(part.size for part in copy.segments or ()))
+            aside.make_room(copy, aside.Needs.of(asked.pieces), asked.fills)
+        left = aside.copy_aside(copy, asked.pieces, asked.fills, end)
+        return ops.AsideFacts(tuple(part.size for part in copy.segments or ()), left)
+
+    def _read_in_place(self, asked: ops.ReadInPlace) -> ops.Moved:
+        return aside.read_in_place(self.holdings.copy(asked.copy), asked.deadline)
 
     def _copy_on(self, asked: ops.CopyOn, request: Request) -> ops.Moved:
         teller = self.link.teller(request, OUT)
