@@ -68,3 +68,37 @@ def test_a_training_with_its_save_helper_is_stopped_and_comes_back(machine: Mach
         "ok",
         "right",
     ]
+
+
+def test_an_optimizers_step_waits_until_its_tensors_are_read_in_place(machine: Machine) -> None:
+    """Then a worker dies in a window, something else writes in one, and a device has room for a copy."""
+    words = (sys.executable, str(VICTIMS / "torch_window_victim.py"), str(machine.folder / "store"))
+    job = machine.run("llm", *words, "window")
+    assert [job.ask("step"), job.ask()] == ["did not wait", "right"]
+    held = hold(machine, "window", "held")
+    assert job.ask("save 1") == "window it was asked for"
+    until(held.exists, 30, "the save comes to the window")
+    job.tell("step")
+    assert job.silent()
+    held.unlink()
+    assert [job.hear(), job.ask("durable"), job.ask("load 1")] == ["waited", "ok", "right"]
+
+    held = hold(machine, "window", "dies")
+    assert job.ask("save 2").startswith("window")
+    until(held.exists, 30, "the save comes to the window")
+    kill(*machine.children("gcr.worker"))
+    held.unlink()
+    job.ask("step")
+    assert job.ask("durable").startswith("not_saved: run train: step 2 is not saved: ")
+
+    held = hold(machine, "window", "written")
+    assert job.ask("save 3").startswith("window")
+    until(held.exists, 30, "the save comes to the window")
+    assert job.ask("writes") == "ok"
+    held.unlink()
+    assert "model.weight: something else than an optimizer's step wrote it" in job.ask("durable")
+    assert job.ask("step")
+    assert [job.ask("save 4").split()[0], job.ask("durable"), job.ask("load 4")] == ["window", "ok", "right"]
+    job.ask("step")
+    assert [job.ask("save 5").split()[0], job.ask("step"), job.ask("durable"), job.ask("load 5")][2:] == ["ok", "right"]
+    assert job.ask() == "right"

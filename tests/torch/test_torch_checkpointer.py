@@ -99,7 +99,7 @@ def test_after_an_interrupt_the_next_save_is_made(ranks: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"on_error": "ignore"}, {"when_full": "fail"}, {"in_flight": 0}, {"keep_last": 0}]
+    "arguments", [{"on_error": "ignore"}, {"when_full": "fail"}, {"in_flight": 0}, {"keep_last": 0}, {"way": "ring"}]
 )
 def test_wrong_settings_are_refused(ranks: Any, tmp_path: Path, arguments: dict[str, Any]) -> None:
     assert ranks("makes", store=str(tmp_path / "store"), arguments=arguments) == ["usage"]

@@ -1,8 +1,9 @@
-"""Tensors of a device, copied by gcr's worker: under `gcr run` a save copies and pins nothing of them in this process.
+"""Tensors of a device, saved by gcr's worker: under `gcr run` a save copies and pins nothing of them in this process.
 
 A save waits for the stream that is current, while gcr makes all ready, and then for the worker's copy within the
-device: that is the whole stall. The bytes come to memory of the worker's, which this process may read. The tensors of
-the staged state lie there.
+device: that is the whole stall. Tensors that only an optimizer's next step writes may be read in place instead, and
+that step waits (window.py). The bytes come to memory of the worker's, which this process may read. The tensors of the
+staged state lie there.
 
 Where that cannot be, the whole state is staged as without gcr (stager.py), and `Staged.why` says the reason.
 """
@@ -10,42 +11,47 @@ Where that cannot be, the whole state is staged as without gcr (stager.py), and 
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Literal
 
 import torch
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gcr.checkpoints.aside import Aside, Span, under_gcr
 from gcr.checkpoints.region import Region
 from gcr.errors import DeadlinePassed, GcrError, Refused
 from gcr_torch import tensors
-from gcr_torch.stager import NotReady, Ready, Stager, State
+from gcr_torch.stager import Copied, NotReady, Ready, Stager, State
+from gcr_torch.window import Quiet, Steps, Window
 
 log = logging.getLogger("gcr.torch")
 
-Way = Literal["copy", "staged"]
+Way = Literal["copy", "window", "ring", "staged"]
+Asked = Literal["auto", "copy", "window", "staged"]
 
 SILENCE_S = 60.0  # without a question to gcr, after it has let one pass: each costs the training its patience
 
 
 class Staged(Struct, frozen=True):
-    """A state on its way to host memory.
+    """A state on its way to host memory. `why`: the reason for the way, in words, or "".
 
-    why: the reason for the way `staged`, in words · regions: memory where tensors of the state lie
+    safe: done when every tensor may change, also if the state does not come · regions: where tensors of the state lie
     """
 
     state: Future[State]
     way: Way
+    safe: Future[Any]
     why: str = ""
     regions: Sequence[Region] = ()
+    window: Window | None = None
 
 
 class Dense(Struct, frozen=True):
     """A tensor without gaps between its elements. `order`: its dimensions, the one with the largest stride first."""
 
+    name: str
     tensor: torch.Tensor
     order: Sequence[int]
 
@@ -60,70 +66,147 @@ class Dense(Struct, frozen=True):
         return tensors.of_bytes(memoryview(memory), self.tensor.dtype, sizes).permute(inverse)
 
 
+class Begun(Struct):
+    """The worker's part in a save, as far as it has begun. `watched`: of the tensors that may be read in place."""
+
+    ready: Ready = field(default_factory=Ready)
+    reads: list[Aside] = field(default_factory=list)
+    watched: dict[str, Sequence[torch.Tensor]] = field(default_factory=dict)
+    quiet_bytes: int = 0
+    window: Window | None = None
+
+    @property
+    def in_place_bytes(self) -> int:
+        return sum(read.in_place_bytes for read in self.reads)
+
+    def give_up(self, error: BaseException) -> None:
+        if self.window:
+            self.window.end(error)
+        for read in self.reads:
+            read.give_up()
+
+
 class AsideStager:
-    """Stages states by the worker where it can, else by a Stager. Used by one thread at a time."""
+    """Stages states by the worker where it can, else by a Stager. Used by one thread at a time.
 
-    def __init__(self, stager: Stager) -> None:
-        self._stager = stager
+    asked: "auto": copied, and in place what finds no room and may be · "copy", "staged": nothing in place
+    "window": in place whatever may be, also parameters that need no gradient
+    """
+
+    def __init__(self, stager: Stager, asked: Asked = "auto") -> None:
+        self._stager, self._asked = stager, asked
         self._silent_until = 0.0
+        self._written: set[str] = set()  # tensors that were written while they were read: they are copied from then on
+        self._steps = Steps() if asked in ("auto", "window") and under_gcr() else None
 
-    def stage(self, state: State) -> Staged:
-        """Returns the copy. With the way `copy` every tensor may change. Raises NotSaveable, UsageError."""
+    def stage(self, state: State, parts: Mapping[str, Any]) -> Staged:
+        """Returns the copy. Tensors in host memory may change, all others once `safe` is done.
+
+        parts: what the state is of: modules and optimizers as they are. Raises NotSaveable, UsageError.
+        """
+        quiet = self._steps.quiet(parts, self._asked == "window") if self._steps else Quiet()
+        begun = Begun()
         try:
-            ready = self._ready(state)
-            found = self._stager.staged(state, ready)
-            return Staged(found.state, "copy", regions=[*ready.regions, *found.regions])
+            self._begin(state, quiet, begun)
+            self._open_window(begun)
+            found = self._stager.staged(state, begun.ready)
         except (GcrError, NotReady, OSError) as error:
-            if isinstance(error, DeadlinePassed):
-                self._silent_until = time.monotonic() + SILENCE_S
+            begun.give_up(error)
+            self._note(error)
             why = str(error)
+        except BaseException as error:  # Ctrl-C
+            begun.give_up(error)
+            raise
+        else:
+            return self._told(begun, found, quiet)
         found = self._stager.staged(state)
-        return Staged(found.state, "staged", why, found.regions)
+        return Staged(found.state, "staged", found.state, why, found.regions)
 
-    def _ready(self, state: State) -> Ready:
-        """Has all tensors of devices copied. Raises Refused where there are none, and what speaks against it."""
+    def close(self) -> None:
+        """Ends the watch on optimizers. No save may be under way."""
+        if self._steps:
+            self._steps.close()
+
+    def _begin(self, state: State, quiet: Quiet, begun: Begun) -> None:
+        """Has all tensors of devices saved. Raises Refused where there are none, and what speaks against it."""
+        if self._asked == "staged":
+            raise Refused("it was asked for")
         if not under_gcr():
             raise Refused("this program is not under gcr run")
         if time.monotonic() < self._silent_until:
             raise Refused("gcr did not answer a moment ago")
-        found = [_dense(tensor) for tensor in _of_devices(state)]
-        if not found:
-            raise Refused("no tensor of the state is on a device")
         by_device = defaultdict[torch.device, list[Dense]](list)
-        for dense in found:
+        for dense in [*_of_devices(state)]:
             by_device[dense.tensor.device].append(dense)
-        ready = Ready()
+        if not by_device:
+            raise Refused("no tensor of the state is on a device")
         for device, here in by_device.items():
-            self._copy(here, partial(_wait_for_work, device), ready)
-        return ready
+            self._save(here, partial(_wait_for_work, device), quiet, begun)
 
-    def _copy(self, found: list[Dense], wait: Callable[[], object], ready: Ready) -> None:
+    def _save(self, found: list[Dense], wait: Callable[[], object], quiet: Quiet, begun: Begun) -> None:
         found.sort(key=lambda dense: -dense.tensor.element_size())  # each begins at a multiple of its element then
-        aside = Aside.of([Span(dense.tensor.data_ptr(), dense.nbytes) for dense in found], wait)
+        spans = list[Span]()
+        for dense in found:
+            watched = () if dense.name in self._written else quiet.watched(dense.tensor)
+            spans.append(Span(dense.tensor.data_ptr(), dense.nbytes, bool(watched)))
+            if watched:
+                begun.watched[dense.name] = watched
+                begun.quiet_bytes += dense.nbytes
+        read = Aside.of(spans, wait, fills=self._asked == "auto")
+        begun.reads.append(read)
         for number, dense in enumerate(found):
-            ready.tensors[id(dense.tensor)] = dense.placed(aside.memory(number))
-            ready.kept.append(dense.tensor)
-        ready.waits.append(aside.arrived.result)
-        ready.regions.append(aside.region)
+            begun.ready.tensors[id(dense.tensor)] = dense.placed(read.memory(number))
+            begun.ready.kept.append(dense.tensor)
+        begun.ready.waits.append(read.arrived.result)
+        begun.ready.regions.append(read.region)
+
+    def _open_window(self, begun: Begun) -> None:
+        if self._steps and begun.in_place_bytes:
+            begun.window = window = Window(begun.watched, begun.reads)
+            self._steps.open(window)
+            begun.ready.waits.insert(0, window.over.result)  # before the others: it has the reason
+            window.over.add_done_callback(lambda _: self._is_over(window))
+
+    def _is_over(self, window: Window) -> None:
+        self._written.update(window.written)
+        self._note(window.over.exception())
+
+    def _note(self, error: BaseException | None) -> None:
+        if isinstance(error, DeadlinePassed):
+            self._silent_until = time.monotonic() + SILENCE_S
+
+    def _told(self, begun: Begun, found: Copied, quiet: Quiet) -> Staged:
+        regions, window, is_asked = [*begun.ready.regions, *found.regions], begun.window, self._asked == "window"
+        if window is None:
+            safe = Future[None]()
+            safe.set_result(None)
+            return Staged(found.state, "copy", safe, quiet.why if is_asked else "", regions)
+        aside = begun.quiet_bytes - begun.in_place_bytes
+        if not aside:
+            why = "it was asked for" if is_asked else "the device has no room for a copy"
+            return Staged(found.state, "window", window.over, why, regions, window)
+        why = f"the device has room for a copy of {100 * aside // begun.quiet_bytes} % of what a step writes"
+        return Staged(found.state, "ring", window.over, why, regions, window)
 
 
-def _of_devices(found: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors with bytes on a device, each object once. Those that no save takes are refused later."""
+def _of_devices(found: Any) -> Iterator[Dense]:
+    """Yields the tensors with bytes on a device, each object once. Those that no save takes are refused later.
+
+    Raises Refused for a tensor with gaps between its elements.
+    """
     seen: set[int] = set()
-    for tensor in tensors.plain(found):
-        if id(tensor) in seen or tensors.unsaveable(tensor):
-            continue
-        if tensor.numel() and tensors.is_on_device(tensor):
+    for name, tensor in tensors.named(found):
+        if id(tensor) not in seen and tensors.has_device_bytes(tensor):
             seen.add(id(tensor))
-            yield tensor
+            yield _dense(name, tensor)
 
 
-def _dense(tensor: torch.Tensor) -> Dense:
+def _dense(name: str, tensor: torch.Tensor) -> Dense:
     """Raises Refused for a tensor with gaps between its elements."""
     order = sorted(range(tensor.dim()), key=lambda dimension: -tensor.stride()[dimension])
     if tensor.is_conj() or tensor.is_neg() or not tensor.permute(order).is_contiguous():
         raise Refused(f"a tensor of {tuple(tensor.shape)} does not lie in one piece on {tensor.device}")
-    return Dense(tensor, order)
+    return Dense(name, tensor, order)
 
 
 def _wait_for_work(device: torch.device) -> None:

@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from threading import BoundedSemaphore
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from msgspec import Struct
 from torch.distributed.checkpoint.api import CheckpointException
@@ -32,11 +32,12 @@ from gcr.checkpoints.saving import locked
 from gcr.errors import GcrError, UsageError
 from gcr.imageerrors import NotSaved
 from gcr_torch import by_dcp
-from gcr_torch.aside import AsideStager, Staged, Way
+from gcr_torch.aside import AsideStager, Asked, Staged, Way
 from gcr_torch.reader import Reader
 from gcr_torch.stager import Stager
 from gcr_torch.state import adapted, states_of, take_back
 from gcr_torch.together import Failing, Together, cause_of
+from gcr_torch.window import Window
 from gcr_torch.writer import Writer
 
 log = logging.getLogger("gcr.torch")
@@ -49,8 +50,9 @@ class Save(Struct, frozen=True):
 
     safe: done when every tensor of the state may change · durable: done when the step outlives any crash; it has
     NotSaved if it does not become that, also for a save that was skipped
-    way: of the tensors on a device. "copy": within the device, by gcr's worker, under `gcr run`; "staged": to host
-    memory, by this process, for the reason `why`
+    way: of the tensors on a device, for the reason `why`. Under `gcr run`, by gcr's worker, "copy": within the device;
+    "window": read in place, what nothing but an optimizer's step writes, and the rest by copy; "ring": a part of that
+    by copy too, as far as the device has room. "staged": to host memory, by this process
     """
 
     step: int
@@ -60,6 +62,12 @@ class Save(Struct, frozen=True):
     skipped: bool = False
     way: Way = "staged"
     why: str = ""
+    window: Window | None = None
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that steps of optimizers have waited for the memory to be read, so far; not in `blocked_s`."""
+        return self.window.waited_s if self.window else 0.0
 
 
 class Checkpointer:
@@ -70,6 +78,8 @@ class Checkpointer:
     on_error: "warn": a save that fails is logged, and `Save.durable` has the error; "raise": the next call raises it
     in_flight: so many saves may be under way, each with a copy of the state in host memory
     when_full: "wait": a save that finds so many under way waits for one; "skip": it is not made, on any rank
+    way: of saves under `gcr run`: "auto": by copy, and what finds no room by window if it may be; "copy": never by
+    window; "window": by window whatever may be, also parameters that need no gradient; "staged": never by gcr's worker
     alone: this process saves and loads by itself, also where it is one of several ranks
     """
 
@@ -85,6 +95,7 @@ class Checkpointer:
         in_flight: int = 1,
         when_full: Literal["wait", "skip"] = "wait",
         timeout_s: float = TIMEOUT_S,
+        way: Asked = "auto",
         alone: bool = False,
     ) -> None:
         """Touches no store yet. With torch.distributed it makes two process groups, so all ranks must come here.
@@ -93,6 +104,8 @@ class Checkpointer:
         """
         if on_error not in ("warn", "raise") or when_full not in ("wait", "skip"):
             raise UsageError(f"on_error={on_error!r}, when_full={when_full!r}: warn or raise, wait or skip")
+        if way not in get_args(Asked):
+            raise UsageError(f"way={way!r}: {', '.join(get_args(Asked))}")
         if in_flight < 1 or (keep_last is not None and keep_last < 1) or (keep_every is not None and keep_every < 1):
             raise UsageError("in_flight, keep_last and keep_every are 1 or more")
         self.run = run_in(store, run, cache)
@@ -102,7 +115,7 @@ class Checkpointer:
         self._together = Together(timeout_s, alone)
         self._room = BoundedSemaphore(in_flight)
         self._stager = Stager()
-        self._aside = AsideStager(self._stager)
+        self._aside = AsideStager(self._stager, way)
         self._helper = SaveHelper()
         self._thread = ThreadPoolExecutor(1, "gcr-save")
         self._failed: NotSaved | None = None
@@ -113,7 +126,8 @@ class Checkpointer:
     def save(self, step: int, state: MutableMapping[str, Any]) -> Save:
         """Copies the state aside and returns; it is written meanwhile. Every rank calls it with the same step.
 
-        Under `gcr run` it waits for the current stream, and for the worker's copy within the device.
+        Under `gcr run` it waits for the current stream, and for the worker's copy within the device. By window the next
+        step of an optimizer waits until its tensors are read; nothing else may write them before `Save.safe` is done.
 
         Raises NotSaved with on_error="raise", of this save or of an earlier one; else nothing.
         """
@@ -127,12 +141,10 @@ class Checkpointer:
             self._room.release()
             raise
         safe, durable = Future[None](), Future[None]()
-        if staged.way == "copy":
-            safe.set_result(None)
-        else:
-            staged.state.add_done_callback(lambda _: safe.set_result(None))
+        staged.safe.add_done_callback(lambda _: safe.set_result(None))
         self._thread.submit(self._write, step, staged, durable)
-        return Save(step, time.monotonic() - began, safe, durable, way=staged.way, why=staged.why)
+        blocked_s = time.monotonic() - began
+        return Save(step, blocked_s, safe, durable, way=staged.way, why=staged.why, window=staged.window)
 
     def _has_room(self) -> bool:
         """Takes a place among the saves under way; returns False for a save that is not to be made, on all ranks."""
@@ -155,11 +167,11 @@ class Checkpointer:
         """Returns the copy of the state; a Future with the error for a state that cannot be saved."""
         try:
             checked_step(step)
-            return self._aside.stage(states_of(adapted(state)))
+            return self._aside.stage(states_of(adapted(state)), state)
         except Exception as error:
             failed = Future[dict[str, Any]]()
             failed.set_exception(error)
-            return Staged(failed, "staged", str(error))
+            return Staged(failed, "staged", failed, str(error))
 
     def _write(self, step: int, staged: Staged, durable: Future[None]) -> None:
         """Writes a step, on the thread of all saves."""
@@ -288,6 +300,7 @@ class Checkpointer:
         """Waits until no save is under way, and lets go of the run and of host memory. Raises as `wait`."""
         self._thread.shutdown()
         self._helper.close()
+        self._aside.close()
         self._stager.close()
         if self._lock:
             self._lock.close()

@@ -55,18 +55,28 @@ def unsaveable(tensor: torch.Tensor) -> str | None:
 
 def plain(found: Any) -> Iterator[torch.Tensor]:
     """Yields the tensors of a part of the state, of those that wrap others, such as a DTensor, the inner ones."""
+    return (tensor for _, tensor in named(found))
+
+
+def named(found: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors of `plain` with their names. `name`: of the part."""
     if isinstance(found, torch.Tensor):
         if found.is_nested or not is_traceable_wrapper_subclass(found):
-            yield found
+            yield name, found
         else:
-            for name in found.__tensor_flatten__()[0]:
-                yield from plain(getattr(found, name))
+            for each in found.__tensor_flatten__()[0]:
+                yield from named(getattr(found, each), name)
     elif isinstance(found, dict):
-        for value in found.values():
-            yield from plain(value)
+        for key, value in found.items():
+            yield from named(value, f"{name}.{key}" if name else str(key))
     elif type(found) in (list, tuple):
-        for value in found:
-            yield from plain(value)
+        for number, value in enumerate(found):
+            yield from named(value, f"{name}.{number}" if name else str(number))
+
+
+def has_device_bytes(tensor: torch.Tensor) -> bool:
+    """Tells whether a plain tensor has bytes of its own on a device."""
+    return not unsaveable(tensor) and bool(tensor.numel()) and is_on_device(tensor)
 
 
 def of_bytes(data: memoryview, dtype: torch.dtype, sizes: Sequence[int]) -> torch.Tensor:
