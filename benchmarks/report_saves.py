@@ -25,6 +25,23 @@ def _saves(row: Mapping[str, Any]) -> Iterator[Line]:
         yield f"a save blocks the training: {way}", text, "", ""
     if "copy" in row:
         yield from _copy(row["copy"], [_blocked(row[way]) for way in DCP if "saves" in row.get(way, {})])
+    if "window" in row:
+        yield from _window(row["window"])
+
+
+def _window(window: Mapping[str, Any]) -> Iterator[Line]:
+    otherwise = [f"{save['way']}: {save['why']}" for save in window["saves"] if save["way"] != "window"]
+    yield "saves by window that went another way", f"{len(otherwise)} {otherwise[:1] or ''}", "0", _met(not otherwise)
+    took = _blocked(window)
+    yield "a save by window blocks", f"{took * MS:.1f} ms", "<= 5 ms", _met(took <= 0.005)
+    yield "… and then a step waits", f"{_of(window, 'waited_s') * MS:.1f} ms", "", ""
+    if loads := window.get("loads"):
+        yield (
+            "loads of a window with a wrong byte",
+            f"{0 if loads['bytes_right'] else 1}",
+            "0",
+            _met(loads["bytes_right"]),
+        )
 
 
 def _copy(copy: Mapping[str, Any], others: Sequence[float]) -> Iterator[Line]:

@@ -4,26 +4,27 @@
 `save STEP`: by the way, answered when the save is durable, while steps go on · `load STEP`: reads it back into the same
 tensors · `every SECONDS`: a save with each step, one that finds no room is skipped · `end`: closes what saves.
 
-Ways: `gcr` (a Checkpointer: `copy` under `gcr run`, else staged), `torch_save`, `async_save` (DCP's, as shipped),
-`async_pinned` (DCP's, with a stager that pins and is kept).
+Ways: `gcr` (a Checkpointer: `copy` under `gcr run`, else staged), `window` (a Checkpointer that reads in place; the
+state is a module with its optimizer), `torch_save`, `async_save` (DCP's, as shipped), `async_pinned` (DCP's, with a
+stager that pins and is kept).
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "victims"))
 
 import torch
-from standstill_program import GIB, TENSOR, Loop, Torch, serve, took
+from standstill_program import GIB, TENSOR, WIDTH, Loop, Torch, serve, took
 
 Row = dict[str, Any]
 Done = Callable[[], bool]
 
-LAYERS, WIDTH, WORDS, HEADS = 24, 2048, 50257, 16  # 1.3 billion parameters
+LAYERS, FEATURES, WORDS, HEADS = 24, 2048, 50257, 16  # 1.3 billion parameters
 BATCH, LENGTH = 8, 512
 CHUNK = 1 << 22
 ODD = torch.arange(1, 2 * CHUNK, 2, dtype=torch.int32)  # a factor that is odd loses no bit
@@ -34,7 +35,7 @@ class Gpt:
     """A transformer with AdamW, as large as the figure asks for; small on a processor. float32, autocast to bf16."""
 
     def __init__(self, device: str) -> None:
-        layers, width, words = (LAYERS, WIDTH, WORDS) if device == "cuda" else (2, 64, 100)
+        layers, width, words = (LAYERS, FEATURES, WORDS) if device == "cuda" else (2, 64, 100)
         with torch.device(device):
             layer = torch.nn.TransformerEncoderLayer(width, HEADS, 4 * width, 0.0, batch_first=True)
             self.model = torch.nn.Sequential(
@@ -57,6 +58,25 @@ class Gpt:
         float(loss.detach())
 
 
+class Stepped:
+    """A module and AdamW, a third of the bytes each for parameters and both averages; gradients are beside them."""
+
+    def __init__(self, total: int, device: str) -> None:
+        width = WIDTH if device == "cuda" else 256
+        sizes = [min(TENSOR, total // 3 - at) // 4 for at in range(0, total // 3, TENSOR)]
+        self.activations = torch.randn(width, width, device=device)
+        self.model = torch.nn.ParameterList(torch.randn(size, device=device) for size in sizes)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=device == "cuda")
+        self.state = {"model": self.model, "optimizer": self.optimizer}
+
+    def step(self) -> None:
+        loss = (self.activations @ self.activations).mean() + sum(each.square().mean() for each in self.model)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        float(loss.detach())
+
+
 class Way(Protocol):
     def save(self, step: int, state: Row) -> Done:
         """Returns when the training may go on; what it returns says whether the save is durable, or raises."""
@@ -67,16 +87,22 @@ class Way(Protocol):
 
 
 class ByGcr:
-    def __init__(self, store: Path, keep: int | None, in_flight: int, when_full: Any) -> None:
+    def __init__(self, store: Path, keep: int | None, in_flight: int, when_full: Any, way: Any) -> None:
         from gcr.torch import Checkpointer
 
-        self.keeper = Checkpointer(store, keep_last=keep, in_flight=in_flight, when_full=when_full)
+        self.keeper = Checkpointer(store, keep_last=keep, in_flight=in_flight, when_full=when_full, way=way)
         self.way: Row = {}
 
     def save(self, step: int, state: Row) -> Done:
         save = self.keeper.save(step, state)
-        self.way = {"way": save.way, "why": save.why, "blocked_s": save.blocked_s, "skipped": save.skipped}
-        return lambda: save.durable.done() and (save.skipped or save.durable.result() is None)
+        way = {"way": save.way, "why": save.why, "blocked_s": save.blocked_s, "skipped": save.skipped}
+        self.way = way
+
+        def done() -> bool:
+            way["waited_s"] = save.waited_s
+            return save.durable.done() and (save.skipped or save.durable.result() is None)
+
+        return done
 
     def load(self, step: int, state: Row) -> None:
         self.keeper.load(step, state)
@@ -183,8 +209,8 @@ class Saver:
     def digest(self) -> str:
         """Tells states apart: sums of their tensors' words, each word times its place, as far as these wrap around."""
         found = []
-        for tensor in (each for each in self.training.state.values() if isinstance(each, torch.Tensor)):
-            words = tensor.view(torch.int32)
+        for tensor in tensors_of(self.training.state):
+            words = tensor.detach().view(torch.int32)
             found.append(sum(int((part * ODD.to(part.device)[: part.numel()]).sum()) for part in words.split(CHUNK)))
         return f"{found}"
 
@@ -207,6 +233,16 @@ class Saver:
         return {"steps": steps, "trained_s": trained, "saved": saved, "saved_s": whole, "blocked_s": blocked}
 
 
+def tensors_of(state: Row) -> Iterator[torch.Tensor]:
+    for each in state.values():
+        if isinstance(each, torch.nn.Module):
+            yield from each.parameters()
+        elif isinstance(each, torch.optim.Optimizer):
+            yield from (part for of in each.state.values() for part in of.values() if part.dim())
+        elif isinstance(each, torch.Tensor):
+            yield each
+
+
 def memory() -> dict[str, int]:
     """Returns bytes of this process in host memory, by what the kernel calls them."""
     lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
@@ -221,18 +257,21 @@ def training_of(options: argparse.Namespace) -> Any:
     if options.gpt:
         return Gpt(options.device)
     total = int(options.gib * GIB) // TENSOR * TENSOR or int(options.gib * GIB)
+    if options.way == "window":
+        return Stepped(total, options.device)
     return Torch(total, options.trained, options.device)
 
 
 def way_of(options: argparse.Namespace) -> Way:
-    if options.way == "gcr":
-        return ByGcr(options.store, options.keep, options.in_flight, options.when_full)
+    if options.way in ("gcr", "window"):
+        way = "auto" if options.way == "gcr" else "window"
+        return ByGcr(options.store, options.keep, options.in_flight, options.when_full, way)
     return ByTorch(options.store) if options.way == "torch_save" else ByDcp(options.store, "pinned" in options.way)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("way", choices=("gcr", "torch_save", "async_save", "async_pinned"))
+    parser.add_argument("way", choices=("gcr", "window", "torch_save", "async_save", "async_pinned"))
     parser.add_argument("store", type=Path)
     parser.add_argument("--gib", type=float, default=1.0)
     parser.add_argument("--trained", type=float, default=1.0, help="share of the state that each step changes")

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import images
 import report_saves
 import saves
+from program import stop_daemon
 
 SAVE: dict[str, Any] = {
     "way": "copy",
@@ -27,19 +28,34 @@ SAVE: dict[str, Any] = {
 LOADS = {"warm_s": 2.0, "cold_s": 4.0, "plain_read_bytes_per_s": 1e9, "bytes": 2_000_000_000, "bytes_right": True}
 
 
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Gives programs a daemon of their own, which it ends, and a folder for their saves."""
+    for name in ("run", "state", "store"):
+        (tmp_path / name).mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("GCR_BENCHMARK_STORE", str(tmp_path / "store"))
+    yield tmp_path / "store"
+    stop_daemon()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
-def test_a_save_and_its_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "way, why, size", [("staged", "gcr run", 1 << 25), ("window", "no tensor of the state", 1 << 24)]
+)
+def test_a_save_and_its_loads(way: str, why: str, size: int, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saves, "UNDISTURBED_SECONDS", 0.2)
     monkeypatch.setattr(saves, "PROBE", 1 << 20)
     monkeypatch.setattr(images, "drop_caches", lambda: None)
-    monkeypatch.setenv("GCR_BENCHMARK_STORE", str(tmp_path))
-    *_, found = saves.blocked(1 / 32, "--device", "cpu", ways=("staged",))
-    rows = found["staged"]["saves"]
-    assert [row["step"] for row in rows] == [1, 2] and all("gcr run" in row["why"] for row in rows)
+    *_, found = saves.blocked(1 / 32, "--device", "cpu", ways=(way,))
+    rows = found[way]["saves"]
+    assert [row["step"] for row in rows] == [*range(1, saves.WAYS[way] + 1)]
+    assert all(row["way"] == "staged" and why in row["why"] for row in rows)
     assert all(0 < row["blocked_s"] <= row["call_s"] and 0 < row["step_s"] <= row["step_p99_s"] for row in rows)
-    assert found["staged"]["loads"]["bytes_right"] and found["staged"]["loads"]["bytes"] >= 1 << 25
-    assert not [*tmp_path.iterdir()]
+    assert found[way]["loads"]["bytes_right"] and found[way]["loads"]["bytes"] >= size
+    assert not [*store.iterdir()]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +76,21 @@ def test_the_report_judges_saves(changed: dict[str, Any], unmet: set[str]) -> No
     assert told == unmet | {always}
     said = {line[0]: line[1] for line in report_saves.lines({"saves": found})}
     assert said["a save blocks the training: async_pinned"] == "the program ended with 1"
+
+
+@pytest.mark.parametrize(
+    ("changed", "unmet"),
+    [
+        ({}, set()),
+        ({"way": "ring"}, {"saves by window that went another way"}),
+        ({"call_s": 0.006}, {"a save by window blocks"}),
+    ],
+)
+def test_the_report_judges_saves_by_window(changed: dict[str, Any], unmet: set[str]) -> None:
+    save = SAVE | {"way": "window", "call_s": 0.004, "waited_s": 0.3} | changed
+    found = [*report_saves.lines({"saves": {"window": {"saves": [save], "loads": LOADS}}})]
+    assert {line[0] for line in found if line[3] == "NO"} == unmet
+    assert ("… and then a step waits", "300.0 ms", "", "") in found
 
 
 def test_a_way_of_pytorch_that_fails_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
