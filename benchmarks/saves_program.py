@@ -264,7 +264,7 @@ def training_of(options: argparse.Namespace) -> Any:
 
 def way_of(options: argparse.Namespace) -> Way:
     if options.way in ("gcr", "window"):
-        way = "auto" if options.way == "gcr" else "window"
+        way = "copy" if options.way == "gcr" else "window"
         return ByGcr(options.store, options.keep, options.in_flight, options.when_full, way)
     return ByTorch(options.store) if options.way == "torch_save" else ByDcp(options.store, "pinned" in options.way)
 

@@ -14,9 +14,9 @@ NO_ROOM = "the device has no room for a copy"
 def test_only_what_a_step_writes_is_read_in_place(ranks: Any) -> None:
     """Not buffers, loose tensors, a weight that its module writes in forward, nor what no seen step would guard."""
     (found,) = ranks("window_programs.chooses")
-    assert found["auto 0"] == ("window", NO_ROOM, STATED)
-    assert found["auto 40"][:2] == ("ring", "the device has room for a copy of 17 % of what a step writes")
-    assert found["auto 1048576"][:2] == ("copy", "")
+    assert found["ring 0"] == ("window", NO_ROOM, STATED)
+    assert found["ring 40"][:2] == ("ring", "the device has room for a copy of 17 % of what a step writes")
+    assert found["ring 1048576"][:2] == ("copy", "")
     assert found["window 1048576"] == ("window", "it was asked for", sorted(FROZEN + STATED))
     assert found["copy 0"] == ("copy", "", [])
     assert found["staged 0"][:2] == ("staged", "it was asked for")

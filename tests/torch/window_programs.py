@@ -75,7 +75,7 @@ class Worker:
 
 
 @contextmanager
-def stager(asked: Asked = "auto", room: int = 0) -> Iterator[AsideStager]:
+def stager(asked: Asked = "ring", room: int = 0) -> Iterator[AsideStager]:
     os.environ.update(TOKEN)
     tensors.is_on_device = lambda tensor: tensor.dim() > 0
     gcr_torch.aside.Aside = Worker  # type: ignore[misc,assignment]
@@ -129,7 +129,7 @@ def chooses(rank: int, world: int) -> Any:
     optimizer = torch.optim.AdamW([*model.out.parameters(), model.norm.weight], foreach=True)
     words = torch.optim.SGD([model.words.weight], momentum=0.9)
     state = {"model": model, "optimizer": optimizer, "loose": torch.ones(7), "ema": [torch.ones(2)]}
-    for asked, room in (("auto", 0), ("auto", 40), ("auto", 1 << 20), ("window", 1 << 20), ("copy", 0), ("staged", 0)):
+    for asked, room in (("ring", 0), ("ring", 40), ("ring", 1 << 20), ("window", 1 << 20), ("copy", 0), ("staged", 0)):
         with stager(asked, room) as by:  # type: ignore[arg-type]
             trained(model, optimizer, words)
             found[f"{asked} {room}"] = told(staged(by, state), by, state)

@@ -29,7 +29,7 @@ from gcr_torch.window import Quiet, Steps, Window
 log = logging.getLogger("gcr.torch")
 
 Way = Literal["copy", "window", "ring", "staged"]
-Asked = Literal["auto", "copy", "window", "staged"]
+Asked = Literal["copy", "ring", "window", "staged"]
 
 SILENCE_S = 60.0  # without a question to gcr, after it has let one pass: each costs the training its patience
 
@@ -89,15 +89,15 @@ class Begun(Struct):
 class AsideStager:
     """Stages states by the worker where it can, else by a Stager. Used by one thread at a time.
 
-    asked: "auto": copied, and in place what finds no room and may be · "copy", "staged": nothing in place
-    "window": in place whatever may be, also parameters that need no gradient
+    asked: "copy", "staged": nothing is read in place · "ring": copied as far as there is room, the rest in place if it
+    may be · "window": in place whatever may be, also parameters that need no gradient
     """
 
-    def __init__(self, stager: Stager, asked: Asked = "auto") -> None:
+    def __init__(self, stager: Stager, asked: Asked = "copy") -> None:
         self._stager, self._asked = stager, asked
         self._silent_until = 0.0
         self._written: set[str] = set()  # tensors that were written while they were read: they are copied from then on
-        self._steps = Steps() if asked in ("auto", "window") and under_gcr() else None
+        self._steps = Steps() if asked in ("ring", "window") and under_gcr() else None
 
     def stage(self, state: State, parts: Mapping[str, Any]) -> Staged:
         """Returns the copy. Tensors in host memory may change, all others once `safe` is done.
@@ -152,7 +152,7 @@ class AsideStager:
             if watched:
                 begun.watched[dense.name] = watched
                 begun.quiet_bytes += dense.nbytes
-        read = Aside.of(spans, wait, fills=self._asked == "auto")
+        read = Aside.of(spans, wait, fills=self._asked == "ring")
         begun.reads.append(read)
         for number, dense in enumerate(found):
             begun.ready.tensors[id(dense.tensor)] = dense.placed(read.memory(number))

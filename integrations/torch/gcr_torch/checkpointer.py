@@ -78,8 +78,9 @@ class Checkpointer:
     on_error: "warn": a save that fails is logged, and `Save.durable` has the error; "raise": the next call raises it
     in_flight: so many saves may be under way, each with a copy of the state in host memory
     when_full: "wait": a save that finds so many under way waits for one; "skip": it is not made, on any rank
-    way: of saves under `gcr run`: "auto": by copy, and what finds no room by window if it may be; "copy": never by
-    window; "window": by window whatever may be, also parameters that need no gradient; "staged": never by gcr's worker
+    way: of saves under `gcr run`: "copy": within the device; "ring": so as far as there is room, the rest by window;
+    "window": read in place whatever may be; "staged": not by gcr's worker. With "ring" and "window" it is the caller's
+    word that nothing but an optimizer's step writes its parameters and its state before `Save.safe`
     alone: this process saves and loads by itself, also where it is one of several ranks
     """
 
@@ -95,7 +96,7 @@ class Checkpointer:
         in_flight: int = 1,
         when_full: Literal["wait", "skip"] = "wait",
         timeout_s: float = TIMEOUT_S,
-        way: Asked = "auto",
+        way: Asked = "copy",
         alone: bool = False,
     ) -> None:
         """Touches no store yet. With torch.distributed it makes two process groups, so all ranks must come here.
