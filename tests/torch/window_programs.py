@@ -37,21 +37,19 @@ class Worker:
     room = 0
     reads: Sequence["Worker"] = ()
 
-    def __init__(self, spans: Sequence[Span], fills: bool) -> None:
-        self.spans, self.region = spans, Region.made(sum(span.bytes for span in spans))
+    def __init__(self) -> None:
         self.safe, self.arrived = Future[None](), Future[None]()
+        self.given_up = False
+
+    def save(self, spans: Sequence[Span], wait: Callable[[], object], fills: bool) -> None:
+        wait()
+        Worker.reads = (*Worker.reads, self)
+        self.spans, self.region = spans, Region.made(sum(span.bytes for span in spans))
         may = sum(span.bytes for span in spans if span.in_place)
         self.in_place_bytes = may - (min(Worker.room, may) if fills else 0)
-        self.given_up = False
         self.copy(False)
         if not self.in_place_bytes:
             self.read()
-
-    @classmethod
-    def of(cls, spans: Sequence[Span], wait: Callable[[], object], fills: bool = True) -> "Worker":
-        wait()
-        Worker.reads = (*Worker.reads, made := cls(spans, fills))
-        return made
 
     def memory(self, number: int) -> Any:
         return self.region.memory(sum(span.bytes for span in self.spans[:number]), self.spans[number].bytes)

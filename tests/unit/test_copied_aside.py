@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
@@ -233,7 +234,7 @@ def test_only_a_process_of_the_callers_own_job_saves_its_memory(
     node = cast("Any", SimpleNamespace(jobs=SimpleNamespace(all=lambda: [job])))
     asked = Asked(lambda _event: None, Event(), caller=Caller(uid=uid))
     with pytest.raises(error):
-        run(node, SaveSpansRequest(spans=((4096, 1),)), asked, Program(identity, Event()))
+        run(node, SaveSpansRequest(), asked, Program(identity, SimpleQueue()))
 
 
 def table(*places: tuple[int, str, int, int, int]) -> AllocationTable:

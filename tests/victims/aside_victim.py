@@ -131,9 +131,6 @@ class Program:
         Aside.of([Span(int(address, 16), 4096)], self.nothing)
         return "ok"
 
-    def where(self) -> str:
-        return " ".join(map(hex, self.addresses))
-
     def more(self, size: str) -> str:
         self.device.allocate(int(size))
         return "ok"

@@ -220,28 +220,28 @@ class SwapRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fie
 class SaveSpansRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Saves device memory of the process that asks: it is copied aside on the device, or read in place.
 
-    spans: address and bytes of each, in the process's own device memory, all of one device
-    in_place: numbers of spans that the process does not write before `safe`; they may be read where they are
-    fills: as many bytes of these as the device has room for are copied aside still
-    waits: all is made ready, and the copy waits for `save_now` on the same connection
+    All is made ready. Then the save waits for `save_now` on the same connection, which names the memory.
     """
 
     op = "save_spans"
 
+
+class SaveNowRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names the memory of `save_spans`. The device's work on it has ended: it may be copied.
+
+    spans: address and bytes of each, in the process's own device memory, all of one device
+    in_place: numbers of spans that the process does not write before `safe`; they may be read where they are
+    fills: as many bytes of these as the device has room for are copied aside still
+    """
+
+    op = "save_now"
+
     spans: tuple[tuple[int, int], ...]
     in_place: tuple[int, ...] = ()
     fills: bool = True
-    waits: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_spans(self.spans, self.in_place)
-
-
-class SaveNowRequest(Request, frozen=True, kw_only=True):
-    """The work of the device on the spans of `save_spans` has ended: they may be copied."""
-
-    op = "save_now"
 
 
 class StopRequest(Request, frozen=True, kw_only=True):

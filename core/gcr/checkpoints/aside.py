@@ -1,10 +1,11 @@
 """Device memory of this process, saved by gcr's worker under `gcr run`: this process copies and pins nothing.
 
-    aside = Aside.of([Span(address, bytes), ...], wait)  # returns when the memory may change
+    aside = Aside()                                # gcr makes all ready meanwhile
+    aside.save([Span(address, bytes), ...], wait)   # returns when the memory may change
     aside.memory(0)         # where the first span will lie, in memory that is lent to be read
     aside.arrived.result()  # None: it lies there; else what went wrong
 
-`wait` returns when the device's work on that memory has ended. It is called while gcr makes all ready for the copy.
+`wait` returns when the device's work on that memory has ended.
 
 A span may be read in place: then it must not change before `aside.safe` is done. As many bytes of such spans as the
 device has room for are copied aside still; `aside.in_place_bytes` says how many are not.
@@ -47,66 +48,74 @@ def under_gcr() -> bool:
 class Aside:
     """Spans of this process's device memory on their way to host memory.
 
-    region: the addresses where they will lie
-    safe: done when the memory may change; without spans that are read in place it is when `of` returns, or soon after
+    safe: done when the memory may change; without spans that are read in place it is when `save` returns, or soon after
     arrived: done when the bytes are on the host. Both have the error if the spans are not saved.
     """
 
-    def __init__(self, spans: Sequence[Span], fills: bool) -> None:
-        """Raises UsageError, OSError."""
-        self._request = SaveSpansRequest(
-            spans=tuple((span.address, span.bytes) for span in spans),
-            in_place=tuple(number for number, span in enumerate(spans) if span.in_place),
-            fills=fills,
-            waits=True,
-            timeout=DRAINED_S,
-        )
-        self._places = [*accumulate((span.bytes for span in spans), initial=0)]
-        self.region = Region(self._places[-1])
-        self._client: Client | None = None
-        self._aside = Future[int]()  # of the bytes that are read in place
-        self.safe, self.arrived = Future[None](), Future[None]()
+    def __init__(self, timeout: float = SAFE_S) -> None:
+        """Has gcr make all ready for `save`, meanwhile. The program may run, allocate and free.
 
-    @classmethod
-    def of(cls, spans: Sequence[Span], wait: Callable[[], object], timeout: float = SAFE_S, fills: bool = True) -> Self:
-        """Has the spans saved once `wait` returns, and returns when those not in place may change.
-
-        fills: spans in place are copied aside as far as there is room
-
-        Raises NoSuchJob without `gcr run`, DaemonUnavailable, PeerGone, DeadlinePassed after `timeout` seconds,
-        NoRoom, UnsupportedState, WrongState: nothing was copied then, and nothing has changed.
+        Raises NoSuchJob without `gcr run`, DaemonUnavailable, PeerGone, DeadlinePassed after `timeout` seconds.
         """
         if not under_gcr():
             raise NoSuchJob("this program is not under gcr run")
-        made = cls(spans, fills)
-        made._begin(wait, timeout)
+        self._spans: Sequence[Span] = ()
+        self._places, self._timeout = [0], timeout
+        self._region: Region | None = None
+        self._aside = Future[int]()  # of the bytes that are read in place
+        self.safe, self.arrived = Future[None](), Future[None]()
+        self._client = Client.connect(autostart=False, timeout=timeout)
+        Thread(target=self._ask, name="gcr-aside", daemon=True).start()
+
+    @classmethod
+    def of(cls, spans: Sequence[Span], wait: Callable[[], object], timeout: float = SAFE_S, fills: bool = True) -> Self:
+        """Has spans saved without getting ready before. Raises as the constructor and `save`."""
+        made = cls(timeout)
+        made.save(spans, wait, fills)
         return made
+
+    def save(self, spans: Sequence[Span], wait: Callable[[], object], fills: bool = True) -> None:
+        """Has the spans saved once `wait` returns, and returns when those not in place may change. Once.
+
+        fills: spans in place are copied aside as far as there is room
+
+        Raises UsageError, OSError, DaemonUnavailable, PeerGone, DeadlinePassed, NoRoom, UnsupportedState, WrongState,
+        NoSuchJob for a program that gcr does not know yet: nothing was copied then, and nothing has changed.
+        """
+        try:
+            asked = SaveNowRequest(
+                spans=tuple((span.address, span.bytes) for span in spans),
+                in_place=tuple(number for number, span in enumerate(spans) if span.in_place),
+                fills=fills,
+            )
+            self._spans, self._places = tuple(spans), [*accumulate((span.bytes for span in spans), initial=0)]
+            self._region = Region(self._places[-1])
+            wait()
+            with suppress(GcrError):  # where it was refused, `_aside` has the reason
+                self._client.ask(asked, Pong, timeout=self._timeout)
+            self._await_aside(self._timeout)
+        except BaseException:
+            self.give_up()
+            raise
+
+    @property
+    def region(self) -> Region:
+        """The addresses where the spans will lie. Once `save` has been called."""
+        assert self._region
+        return self._region
 
     @property
     def in_place_bytes(self) -> int:
-        """The bytes that are read in place; all others were copied aside when `of` returned."""
+        """The bytes that are read in place; all others were copied aside when `save` returned."""
         return self._aside.result(0)
 
     def memory(self, number: int) -> Any:
         """Returns the bytes of a span, as Region.memory."""
-        return self.region.memory(self._places[number], self._request.spans[number][1])
+        return self.region.memory(self._places[number], self._spans[number].bytes)
 
     def give_up(self) -> None:
         """Ends a save whose bytes are not on the host yet: the daemon takes everything back. Idempotent."""
-        if self._client:
-            self._client.close()
-
-    def _begin(self, wait: Callable[[], object], timeout: float) -> None:
-        self._client = client = Client.connect(autostart=False, timeout=timeout)
-        Thread(target=self._ask, args=(client,), name="gcr-aside", daemon=True).start()
-        try:
-            wait()
-            with suppress(GcrError):  # where it was refused, `_aside` has the reason
-                client.ask(SaveNowRequest(), Pong, timeout=timeout)
-            self._await_aside(timeout)
-        except BaseException:
-            self.give_up()
-            raise
+        self._client.close()
 
     def _await_aside(self, timeout: float) -> None:
         try:
@@ -114,11 +123,12 @@ class Aside:
         except TimeoutError as late:
             raise DeadlinePassed(f"gcr has not copied the memory aside within {timeout:g} s") from late
 
-    def _ask(self, client: Client) -> None:
+    def _ask(self) -> None:
         """Waits for the copy, on a thread of its own."""
+        asked = SaveSpansRequest(timeout=DRAINED_S)
         try:
-            with client:
-                answer, fds = client.given(self._request, SpansSaved, timeout=DRAINED_S, on_event=self._heard)
+            with self._client as client:
+                answer, fds = client.given(asked, SpansSaved, timeout=DRAINED_S, on_event=self._heard)
             self.region.fill(answer.sizes, fds)
         except Exception as error:
             failed = error if isinstance(error, GcrError) else typed(error)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from queue import SimpleQueue
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -164,7 +165,7 @@ class Connection:
         self._commands = Commands()
         self._on_close: Callable[[], None] = self._commands.cancel
         self._desk: SupervisorDesk | None = None  # of a supervisor
-        self._save_now = threading.Event()
+        self._named = SimpleQueue[SaveNowRequest]()  # for the save under way
         self._identity = identify(peer_identity(sock).pid)
         self._caller = caller_of(sock)
         name = f"process {peer_identity(sock).pid}"
@@ -318,7 +319,7 @@ class Connection:
             case SaveSpansRequest():
                 return self._save(asked, request, cancel, gives)
             case SaveNowRequest():
-                self._save_now.set()
+                self._named.put(asked)
                 return Pong(pid=os.getpid(), version=__version__)
             case RecoverRequest():
                 return coordinator.recovery.of_all()
@@ -344,9 +345,9 @@ class Connection:
         who = self._identity  # of the connection, by the kernel's word
         told = Asked(self._teller(request, who.pid if who else 0, cancel), cancel, caller=self._caller)
         try:
-            answer, fds = save.run(self._server.coordinator, asked, told, save.Program(who, self._save_now))
+            answer, fds = save.run(self._server.coordinator, asked, told, save.Program(who, self._named))
         finally:
-            self._save_now.clear()
+            self._named = SimpleQueue()
         gives += fds
         return answer
 

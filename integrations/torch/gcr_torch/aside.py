@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -96,14 +97,29 @@ class AsideStager:
     def __init__(self, stager: Stager, asked: Asked = "copy") -> None:
         self._stager, self._asked = stager, asked
         self._silent_until = 0.0
+        self._prepared: Aside | None = None
+        self._worked = False  # the last state was staged by the worker
         self._written: set[str] = set()  # tensors that were written while they were read: they are copied from then on
         self._steps = Steps() if asked in ("ring", "window") and under_gcr() else None
+
+    def prepare(self) -> None:
+        """Has gcr make all ready for `stage` while the caller finds its state, where the last one was the worker's."""
+        if self._worked and time.monotonic() >= self._silent_until:
+            with suppress(GcrError, OSError):  # `stage` meets it as well, and says so
+                self._prepared = Aside()
+
+    def unprepare(self) -> None:
+        """Takes back what was prepared and not used."""
+        if self._prepared:
+            self._prepared.give_up()
+            self._prepared = None
 
     def stage(self, state: State, parts: Mapping[str, Any]) -> Staged:
         """Returns the copy. Tensors in host memory may change, all others once `safe` is done.
 
         parts: what the state is of: modules and optimizers as they are. Raises NotSaveable, UsageError.
         """
+        self._worked = False
         quiet = self._steps.quiet(parts, self._asked == "window") if self._steps else Quiet()
         begun = Begun()
         try:
@@ -118,6 +134,7 @@ class AsideStager:
             begun.give_up(error)
             raise
         else:
+            self._worked = True
             return self._told(begun, found, quiet)
         found = self._stager.staged(state)
         return Staged(found.state, "staged", found.state, why, found.regions)
@@ -152,8 +169,9 @@ class AsideStager:
             if watched:
                 begun.watched[dense.name] = watched
                 begun.quiet_bytes += dense.nbytes
-        read = Aside.of(spans, wait, fills=self._asked == "ring")
+        read, self._prepared = self._prepared or Aside(), None
         begun.reads.append(read)
+        read.save(spans, wait, fills=self._asked == "ring")
         for number, dense in enumerate(found):
             begun.ready.tensors[id(dense.tensor)] = dense.placed(read.memory(number))
             begun.ready.kept.append(dense.tensor)

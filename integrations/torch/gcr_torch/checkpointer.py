@@ -168,11 +168,14 @@ class Checkpointer:
         """Returns the copy of the state; a Future with the error for a state that cannot be saved."""
         try:
             checked_step(step)
+            self._aside.prepare()
             return self._aside.stage(states_of(adapted(state)), state)
         except Exception as error:
             failed = Future[dict[str, Any]]()
             failed.set_exception(error)
             return Staged(failed, "staged", failed, str(error))
+        finally:
+            self._aside.unprepare()
 
     def _write(self, step: int, staged: Staged, durable: Future[None]) -> None:
         """Writes a step, on the thread of all saves."""

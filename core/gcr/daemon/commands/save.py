@@ -10,15 +10,15 @@ from `safe` on. Until then its exports stay.
 
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
-from threading import Event
+from queue import Empty, SimpleQueue
 
 from msgspec import Struct
 
 from gcr.api.answers import SpansSaved
 from gcr.api.events import ProgressEvent
-from gcr.api.requests import SaveSpansRequest
+from gcr.api.requests import SaveNowRequest, SaveSpansRequest
 from gcr.daemon import departures
 from gcr.daemon.active import Active
 from gcr.daemon.commands.asked import Asked
@@ -45,10 +45,10 @@ LOOK_S = 0.1  # between looks whether a program that is waited for has left
 
 
 class Program(Struct, frozen=True):
-    """The program that asks. `identity`: its process, as the kernel gives it; `now`: set when the copy may be made."""
+    """The program that asks. `identity`: its process, as the kernel gives it; `named`: names the memory, once."""
 
     identity: ProcessIdentity | None
-    now: Event
+    named: "SimpleQueue[SaveNowRequest]"
 
 
 def run(
@@ -63,7 +63,7 @@ def run(
     course = course_of(node, request, asked)
     target = target_of(node, job, process, course.transaction)
     with saying_state(job), node.jobs.saving(job, target.pid) as save, ExitStack() as over:
-        done = _copied_aside(node, save, target, request, course, program, over)
+        done = _copied_aside(node, save, target, course, program, over)
         fds = _drained(node, target, done, course)
     prepared_s, aside_s, safe_s, drained_s = map(course.since_start, ("prepared", "aside", "safe", "drained"))
     log.debug(
@@ -96,7 +96,6 @@ def _copied_aside(
     node: Coordinator,
     save: Save,
     target: Target,
-    request: SaveSpansRequest,
     course: Course,
     program: Program,
     over: ExitStack,
@@ -109,14 +108,13 @@ def _copied_aside(
     try:
         with Active(node.jobs, [target]), Transaction(job.name) as undo:
             aside.export(target, undo)
-            parts = aside.parts_of(target.books.table, request.spans, request.in_place)
             course.mark("prepared")
-            if request.waits:
-                _await_word(program, course)
+            asked = _named(program, course)
+            parts = aside.parts_of(target.books.table, asked.spans, asked.in_place)
             over.enter_context(node.occupying(parts.device))
             forget = partial(target.worker(parts.device).copies.forget_copy, target.copy_name)
             over.callback(quietly, "forget the copy", forget)
-            done = aside.copy_aside(target, parts, request.fills, course.left(node.config.drain_s))
+            done = aside.copy_aside(target, parts, asked.fills, course.left(node.config.drain_s))
             if len(done.sizes) > BATCH:
                 text = f"the copy would be in {len(done.sizes)} pieces of host memory, more than {BATCH}"
                 raise UnsupportedState(text, hint="fewer spans at a time")
@@ -137,10 +135,11 @@ def _copied_aside(
     return done
 
 
-def _await_word(program: Program, course: Course) -> None:
-    """Waits for the program's word that its work on the spans has ended. Raises Interrupted, DeadlinePassed."""
-    while not program.now.wait(course.left(LOOK_S)):
-        pass
+def _named(program: Program, course: Course) -> SaveNowRequest:
+    """Waits until the program names the memory, whose work has ended. Raises Interrupted, DeadlinePassed."""
+    while True:
+        with suppress(Empty):
+            return program.named.get(timeout=course.left(LOOK_S))
 
 
 def _drained(node: Coordinator, target: Target, done: aside.Aside, course: Course) -> list[int]:
