@@ -56,7 +56,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "serve": BASE | {"api", "job", "library", "rendezvous"},
     "demo": {ROOT, "supervisor"},
     "cli": BASE
-    | {"api", "criu", "demo", "job", "kernels", "library", "memory", "rendezvous", "serve", "supervisor"}
+    | {"api", "checkpoints", "criu", "demo", "job", "kernels", "library", "memory", "rendezvous", "serve", "supervisor"}
     | {"image.crypto", "image.disk", "image.files", "image.pack", "image.read", "image.remote", "image.store"},
     "testing": BASE | {"cli", "hashing", "rendezvous"},
 }

@@ -8,4 +8,7 @@ saved, cut into chunks like any memory. So the chunks of all steps, and of all o
     run.py       the steps of a run: names, listing, verification, removal
     saving.py    saving a step: each rank writes a pack, the coordinator publishes one manifest last
     loading.py   reading a step
+    tuning.py    the choice of threads, chunk size, saves in flight and interval
+    measuring.py what the disk of a store takes, for that choice
+    pacing.py    the same while a training runs: whether a save is due
 """

@@ -41,6 +41,7 @@ SUBCOMMANDS = (
     "pull",
     "rm",
     "prune",
+    "tune",
     "inspect-kernels",
     "doctor",
     "daemon",

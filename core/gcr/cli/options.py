@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _PID = re.compile(r"[1-9][0-9]{0,9}\Z")
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMG]?)\Z")
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(i?)B?\Z")
+_SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)(%?)\Z")
 
 ON_BEHALF = "--on-behalf"  # of `gcr run`: the library's socket
 Target = str | int
@@ -82,6 +84,24 @@ def parse_rate(ctx: click.Context, param: click.Parameter, value: str | None) ->
     if rate < 1:
         raise click.BadParameter(f"{value!r} is no rate, such as 200M or 1.5G", ctx, param)
     return rate
+
+
+def parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    """Bytes, with a decimal unit, a binary one, or none: `16G`, `16GiB`."""
+    match = _SIZE.match(value)
+    size = round(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2] or " ")) if match else 0
+    if size < 1:
+        raise click.BadParameter(f"{value!r} is no size, such as 16G or 16GiB", ctx, param)
+    return size
+
+
+def parse_share(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """A part of the whole: `3%`, or `0.03`."""
+    match = _SHARE.match(value)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not 0 < share < 1:
+        raise click.BadParameter(f"{value!r} is no share, such as 3% or 0.03", ctx, param)
+    return share
 
 
 def _keep_timeout(ctx: click.Context, param: click.Parameter, value: float | None) -> None:
