@@ -157,6 +157,7 @@ def keeps(rank: int, world: int, store: str, folder: str) -> dict[str, Any]:
     found["plain removed"] = not plain.exists()
     found["wrong"] = [
         _error(lambda: GcrCheckpointIO(store, keep_last=2)),
+        _error(lambda: GcrCheckpointIO(store, slowdown=0.1)),
         _error(lambda: io.save_checkpoint({}, "s3://b/a")),
     ]
     found["wrong"].append(_error(lambda: GcrCheckpointIO(store, run="another").load_checkpoint(one)))

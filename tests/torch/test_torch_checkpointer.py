@@ -99,7 +99,13 @@ def test_after_an_interrupt_the_next_save_is_made(ranks: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"on_error": "ignore"}, {"when_full": "fail"}, {"in_flight": 0}, {"keep_last": 0}, {"way": "ring"}]
+    "arguments",
+    [
+        *({"on_error": "ignore"}, {"when_full": "fail"}, {"in_flight": 0}, {"keep_last": 0}, {"slowdown": 0.0}),
+        {"way": "auto"},
+        *({"in_flight": "auto"}, {"in_flight": "many", "slowdown": 0.1}, {"slowdown": 1.0}, {"threads": 0}),
+        {"chunk_bytes": 1000},
+    ],
 )
 def test_wrong_settings_are_refused(ranks: Any, tmp_path: Path, arguments: dict[str, Any]) -> None:
     assert ranks("makes", store=str(tmp_path / "store"), arguments=arguments) == ["usage"]

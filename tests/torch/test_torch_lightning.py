@@ -40,7 +40,7 @@ def test_checkpoints_are_what_was_saved_and_go_in_their_turn(ranks: Any, tmp_pat
         "after": ([12], False, {"global_step": 3}),
         "plain": {"a": 1},
         "plain removed": True,
-        "wrong": ["usage", "usage", "wrong_image"],
+        "wrong": ["usage", "usage", "usage", "wrong_image"],
         "stays": (True, False, True, True),
     }
 

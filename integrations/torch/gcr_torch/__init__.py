@@ -9,6 +9,8 @@
     state.py         modules and optimizers as a state
     together.py      what all ranks agree on
     by_dcp.py        saves and loads by DCP
+    writers.py       the writers of all saves of a Checkpointer
+    pacing.py        when a save is due, and how many may be under way
     checkpointer.py  Checkpointer, upon all of them
     transformers.py  the callback of Transformers' Trainer, upon Checkpointer
     apart.py         tensors of a nested state apart from the rest of it

@@ -7,6 +7,8 @@
         …
         keeper.save(step, state)                            # copies the state aside, and returns
 
+With Checkpointer(..., slowdown=0.03) and `if keeper.due(step):` it says itself when a save is due (pacing.py).
+
 Every rank makes the same calls. Saves are written by one thread, in order, with collectives of a process group of its
 own. The bytes are hashed and written by a process beside this one (gcr.checkpoints.helper). A step is saved when its
 manifest is published (gcr.checkpoints.saving), or not at all.
@@ -18,27 +20,26 @@ import time
 from collections.abc import MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
-from threading import BoundedSemaphore
 from typing import Any, Literal, Self, get_args
 
 from msgspec import Struct
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
-from gcr.checkpoints.helper import SaveHelper
 from gcr.checkpoints.run import checked_step, doomed, run_in
 from gcr.checkpoints.saving import locked
+from gcr.checkpoints.share import DEFAULT_CHUNK_BYTES, THREADS
 from gcr.errors import GcrError, UsageError
 from gcr.imageerrors import NotSaved
 from gcr_torch import by_dcp
 from gcr_torch.aside import AsideStager, Asked, Staged, Way
+from gcr_torch.pacing import InFlight, Pacing
 from gcr_torch.reader import Reader
 from gcr_torch.stager import Stager
 from gcr_torch.state import adapted, states_of, take_back
 from gcr_torch.together import Failing, Together, cause_of
 from gcr_torch.window import Window
-from gcr_torch.writer import Writer
+from gcr_torch.writers import Writers
 
 log = logging.getLogger("gcr.torch")
 
@@ -76,12 +77,14 @@ class Checkpointer:
     store, cache: as of Writer
     keep_last, keep_every: after a save all steps are removed but so many, and multiples; None: none is removed
     on_error: "warn": a save that fails is logged, and `Save.durable` has the error; "raise": the next call raises it
-    in_flight: so many saves may be under way, each with a copy of the state in host memory
+    in_flight: so many saves may be under way, each with a copy of the state in host memory; "auto": as many as pay
     when_full: "wait": a save that finds so many under way waits for one; "skip": it is not made, on any rank
     way: of saves under `gcr run`: "copy": within the device; "ring": so as far as there is room, the rest by window;
     "window": read in place whatever may be; "staged": not by gcr's worker. With "ring" and "window" it is the caller's
     word that nothing but an optimizer's step writes its parameters and its state before `Save.safe`
     alone: this process saves and loads by itself, also where it is one of several ranks
+    slowdown: share of the time of steps that may be lost to saves, for `due`
+    threads, chunk_bytes: as of Writer
     """
 
     def __init__(
@@ -93,11 +96,14 @@ class Checkpointer:
         keep_last: int | None = None,
         keep_every: int | None = None,
         on_error: Literal["warn", "raise"] = "warn",
-        in_flight: int = 1,
+        in_flight: InFlight = 1,
         when_full: Literal["wait", "skip"] = "wait",
         timeout_s: float = TIMEOUT_S,
         way: Asked = "copy",
         alone: bool = False,
+        slowdown: float | None = None,
+        threads: int = THREADS,
+        chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     ) -> None:
         """Touches no store yet. With torch.distributed it makes two process groups, so all ranks must come here.
 
@@ -107,22 +113,29 @@ class Checkpointer:
             raise UsageError(f"on_error={on_error!r}, when_full={when_full!r}: warn or raise, wait or skip")
         if way not in get_args(Asked):
             raise UsageError(f"way={way!r}: {', '.join(get_args(Asked))}")
-        if in_flight < 1 or (keep_last is not None and keep_last < 1) or (keep_every is not None and keep_every < 1):
-            raise UsageError("in_flight, keep_last and keep_every are 1 or more")
+        if (keep_last is not None and keep_last < 1) or (keep_every is not None and keep_every < 1):
+            raise UsageError("keep_last and keep_every are 1 or more")
         self.run = run_in(store, run, cache)
         if self.run.url and (keep_last or keep_every):
             raise UsageError("a bucket keeps every step: keep_last and keep_every are for a folder")
         self._keep, self._on_error, self._when_full = (keep_last, keep_every), on_error, when_full
         self._together = Together(timeout_s, alone)
-        self._room = BoundedSemaphore(in_flight)
         self._stager = Stager()
+        self._pacing = Pacing(slowdown, in_flight, self._together, lambda: self._stager.buffer_bytes)
+        self._writers = Writers(self.run, threads, chunk_bytes)
         self._aside = AsideStager(self._stager, way)
-        self._helper = SaveHelper()
         self._thread = ThreadPoolExecutor(1, "gcr-save")
         self._failed: NotSaved | None = None
         self._lock: ExitStack | None = None  # of the run, on rank 0, from the first save on
 
     # ---- saving -------------------------------------------------------------------------------------------------
+
+    def due(self, step: int) -> bool:
+        """Returns whether to save at this step, on all ranks alike. Every rank calls it once a step, and then saves.
+
+        It measures the time between calls, and what saves cost. Raises UsageError without `slowdown`.
+        """
+        return self._pacing.due(step)
 
     def save(self, step: int, state: MutableMapping[str, Any]) -> Save:
         """Copies the state aside and returns; it is written meanwhile. Every rank calls it with the same step.
@@ -139,24 +152,25 @@ class Checkpointer:
         try:
             staged = self._staged(step, state)
         except BaseException:  # Ctrl-C
-            self._room.release()
+            self._pacing.places.release()
             raise
         safe, durable = Future[None](), Future[None]()
         staged.safe.add_done_callback(lambda _: safe.set_result(None))
-        self._thread.submit(self._write, step, staged, durable)
         blocked_s = time.monotonic() - began
+        self._pacing.began(blocked_s, staged.state)
+        self._thread.submit(self._write, step, staged, durable)
         return Save(step, blocked_s, safe, durable, way=staged.way, why=staged.why, window=staged.window)
 
     def _has_room(self) -> bool:
         """Takes a place among the saves under way; returns False for a save that is not to be made, on all ranks."""
         if self._when_full == "wait":
-            return self._room.acquire()
+            return self._pacing.places.acquire()
         try:
-            goes = self._together.agreed(lambda: self._room.acquire(blocking=False))
+            goes = self._together.agreed(lambda: self._pacing.places.acquire(blocking=False))
         except RuntimeError as error:  # of a process group: another rank is gone
             log.warning("run %s: the ranks cannot agree on a save: %s", self.run.name, error)
             return False
-        return goes and (self._together.rank == 0 or self._room.acquire())
+        return goes and (self._together.rank == 0 or self._pacing.places.acquire())
 
     def _skipped(self, step: int, began: float) -> Save:
         safe, durable = Future[None](), Future[None]()
@@ -189,11 +203,11 @@ class Checkpointer:
             durable.set_result(None)
             self._remove_old_steps()
         finally:
-            self._room.release()
+            self._pacing.ended(durable)
 
     def _save_together(self, step: int, staged: Staged) -> None:
         """Takes part in the save also if this rank cannot save: else the others would wait for it."""
-        writer = Writer(self.run, is_locked=True, write=partial(self._helper.write, staged.regions))
+        writer = self._writers.writer(staged.regions)
         state: dict[str, Any] = {}
         try:
             state = staged.state.result()
@@ -303,7 +317,7 @@ class Checkpointer:
     def close(self) -> None:
         """Waits until no save is under way, and lets go of the run and of host memory. Raises as `wait`."""
         self._thread.shutdown()
-        self._helper.close()
+        self._writers.close()
         self._aside.close()
         self._stager.close()
         if self._lock:

@@ -162,6 +162,8 @@ class Plugin:
         """Touches no store yet. Raises UsageError."""
         if settings.keys() & {"keep_last", "keep_every"}:
             raise UsageError("Lightning removes checkpoints itself", hint="ModelCheckpoint(save_top_k=3)")
+        if "slowdown" in settings:
+            raise UsageError("Lightning says when to save", hint="ModelCheckpoint(every_n_train_steps=100)")
         self._make = lambda: Files(Checkpointer(store, alone=True, **settings))
         self._files: Files | None = self._make()
 

@@ -41,13 +41,16 @@ log = logging.getLogger("gcr.torch")
 class GcrCallback(TrainerCallback):
     """Saves a training of the Trainer every so many steps, and when it ends.
 
-    store, settings: as of Checkpointer · every: None for `save_steps` of the TrainingArguments
+    store, settings: as of Checkpointer; with `slowdown` it saves when one is due · every: None for `save_steps` of the
+    TrainingArguments
     """
 
     def __init__(self, store: str | os.PathLike[str], *, every: int | None = None, **settings: Any) -> None:
         """Touches nothing yet. Raises UsageError, TypeError for a setting that Checkpointer does not have."""
         if every is not None and every < 1:
             raise UsageError("every is 1 or more")
+        if every is not None and settings.get("slowdown") is not None:
+            raise UsageError("every and slowdown: one of the two says when to save")
         signature(Checkpointer).bind(store, **settings)
         self._store, self._every, self._settings = store, every, settings
         self._keeper: Checkpointer | None = None
@@ -96,8 +99,10 @@ class GcrCallback(TrainerCallback):
             log.warning("run %s has step %d, and this training does not begin from it", keeper.run.name, newest)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **has: Any) -> None:
-        every = self._every or int(state.save_steps)
-        self._is_due = state.global_step % every == 0
+        if self._settings.get("slowdown") is not None:
+            self._is_due = self.keeper().due(state.global_step)
+        else:
+            self._is_due = state.global_step % (self._every or int(state.save_steps)) == 0
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **has: Any) -> None:
         self._save_if_due(args, state, control, **has)

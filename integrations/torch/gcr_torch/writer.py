@@ -26,7 +26,7 @@ from torch.futures import Future
 
 from gcr.checkpoints.run import Run, checked_step, run_in
 from gcr.checkpoints.saving import Framework, Saving, write_share
-from gcr.checkpoints.share import DEFAULT_CHUNK_BYTES, File, Share
+from gcr.checkpoints.share import DEFAULT_CHUNK_BYTES, THREADS, File, Share
 from gcr.errors import UsageError
 from gcr.imageerrors import RunBusy
 from gcr_torch.held import Held
@@ -43,8 +43,8 @@ class Stored(Struct, frozen=True):
     share: Share | None
 
 
-WriteShare = Callable[[Run, int, Iterable[File], int], Share]
-"""Writes the files of a rank, in chunks of so many bytes, as `write_share` does."""
+WriteShare = Callable[[Run, int, Iterable[File], int, int], Share]
+"""Writes the files of a rank, in chunks of so many bytes, by so many threads, as `write_share` does."""
 
 
 class Writer(StorageWriter):
@@ -53,6 +53,7 @@ class Writer(StorageWriter):
     store: folder of a store, which all ranks share, or URL of a bucket · step: None: each `checkpoint_id` names it
     cache: folder that all ranks share, for a run in a bucket; None: one in the user's data directory
     chunk_bytes: unit in which equal bytes are found, a multiple of 32 KiB; it must not change within a run for that
+    threads: of each rank, that name and write chunks
     is_locked: the process of the coordinator holds the lock of the run (gcr.checkpoints.saving.locked)
     write: writes the share of this rank, which is the most of the work
     """
@@ -65,13 +66,15 @@ class Writer(StorageWriter):
         step: int | None = None,
         cache: str | os.PathLike[str] | None = None,
         chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+        threads: int = THREADS,
         is_locked: bool = False,
         write: WriteShare = write_share,
     ) -> None:
         """Touches nothing yet. Raises UsageError for a wrong URL, name or step; NoHome."""
         super().__init__()
         self.run = store if isinstance(store, Run) else run_in(store, run, cache)
-        self.chunk_bytes, self._is_locked, self._write = chunk_bytes, is_locked, write
+        self.chunk_bytes, self.threads = chunk_bytes, threads
+        self._is_locked, self._write = is_locked, write
         self._step = None if step is None else checked_step(step)
         self._world = 1
         self._begun = Held[Saving]()
@@ -150,7 +153,8 @@ class Writer(StorageWriter):
         """Writes the items of this rank; they are durable when this returns. Raises NotSaveable, StoreUnusable."""
         files = [f"{plan.storage_data}.{number}" for number in range(len(plan.items))]
         try:
-            share = self._write(self.run, self.step, _resolved(plan.items, files, planner), self.chunk_bytes)
+            items = _resolved(plan.items, files, planner)
+            share = self._write(self.run, self.step, items, self.chunk_bytes, self.threads)
         except BaseException:
             self.close()  # DCP fails the save on all ranks
             raise

@@ -1,0 +1,29 @@
+"""The writers of a Checkpointer's saves: all write in one way, by one save helper."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from gcr.checkpoints.helper import SaveHelper
+from gcr.checkpoints.region import Region
+from gcr.checkpoints.run import Run
+from gcr.checkpoints.tuning import check_way
+from gcr_torch.writer import Writer
+
+
+class Writers:
+    """Makes writers of a run whose lock is held. `threads`, `chunk_bytes`: as of Writer."""
+
+    def __init__(self, run: Run, threads: int, chunk_bytes: int) -> None:
+        """Raises UsageError."""
+        check_way(threads, chunk_bytes)
+        self._run, self._threads, self._chunk_bytes = run, threads, chunk_bytes
+        self._helper = SaveHelper()
+
+    def writer(self, regions: Sequence[Region]) -> Writer:
+        """Returns the writer of one save. `regions`: memory where its tensors lie."""
+        write = partial(self._helper.write, regions)
+        return Writer(self._run, chunk_bytes=self._chunk_bytes, threads=self._threads, is_locked=True, write=write)
+
+    def close(self) -> None:
+        """Ends the save helper."""
+        self._helper.close()
