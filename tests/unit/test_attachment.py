@@ -1,6 +1,7 @@
 """A worker without a context keeps the arena; one that comes later finds everything pinned that lies there."""
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -269,6 +270,10 @@ def test_a_process_that_is_gone_no_longer_holds_up_the_copies_of_others(attachme
     assert holdings.driver_s() == 1.0
     holdings.remove("llm/1")
     assert holdings.driver_s() == 0.5
+    holdings.driver_at_work("llm/3", 0.001)  # its daemon dies
+    holdings.driver_at_work("llm/2", 0.0)
+    time.sleep(0.02)
+    assert holdings.driver_s() == 0.0
 
 
 @pytest.mark.parametrize(("speeds", "longest"), [({IN: 100.0 * MIB}, 50 * MIB), ({}, 25_000_000_000)])

@@ -1,5 +1,6 @@
 """The holdings of a worker: one for each process that it keeps something of."""
 
+import time
 from threading import Lock
 
 from msgspec import Struct, field
@@ -11,6 +12,8 @@ from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
 from gcr.worker.hostcopy import HostCopy
 
+DRIVER_TIMES = 10  # longer than it was said to take: then it is not at work any more
+
 
 class Holdings(Struct):
     """The holdings by their holds. Thread-safe."""
@@ -19,7 +22,7 @@ class Holdings(Struct):
     arena: Arena
     device: str
     _by_hold: dict[str, Holding] = field(default_factory=dict)
-    _driver_s: dict[str, float] = field(default_factory=dict)  # by hold: the driver brings a control state back
+    _driver_s: dict[str, tuple[float, float]] = field(default_factory=dict)  # by hold: seconds, and when they began
     _lock: Lock = field(default_factory=Lock)
 
     def of(self, hold: str, name: str | None = None) -> Holding:
@@ -65,16 +68,21 @@ class Holdings(Struct):
             self._driver_s.pop(hold, None)
 
     def driver_at_work(self, hold: str, seconds: float) -> None:
-        """Notes that the driver brings a control state back, and how long it takes beside full queues; 0: done."""
+        """Notes that the driver brings a control state back, and how long it takes beside full queues; 0: done.
+
+        The note ends by itself after DRIVER_TIMES as long: a daemon that dies meanwhile takes nothing back.
+        """
         with self._lock:
             self._driver_s.pop(hold, None)
             if seconds > 0:
-                self._driver_s[hold] = seconds
+                self._driver_s[hold] = seconds, time.monotonic()
 
     def driver_s(self) -> float:
         """Returns the longest of these times; 0 where the driver brings nothing back."""
         with self._lock:
-            return max(self._driver_s.values(), default=0.0)
+            now = time.monotonic()
+            at_work = [each for each, began in self._driver_s.values() if now - began < DRIVER_TIMES * each]
+            return max(at_work, default=0.0)
 
     def detach(self) -> None:
         """Gives the context back. Raises WrongState while memory is held with it."""
