@@ -111,6 +111,12 @@ def test_wrong_settings_are_refused(ranks: Any, tmp_path: Path, arguments: dict[
     assert ranks("makes", store=str(tmp_path / "store"), arguments=arguments) == ["usage"]
 
 
+def test_states_have_the_names_that_pytorch_gives_them(ranks: Any, tmp_path: Path) -> None:
+    (found,) = ranks("names", store=str(tmp_path / "store"))
+    assert {name for name, (_, same) in found.items() if not same} == set()
+    assert {name for name, (is_plain, _) in found.items() if not is_plain} == {"wrapped", "compiled"}
+
+
 def test_a_save_that_the_worker_cannot_make_is_staged_and_says_why(ranks: Any, tmp_path: Path) -> None:
     """Without gcr run, with gaps in a tensor, and with a daemon that greets nobody; that one is not asked again."""
     run = tmp_path / "run"

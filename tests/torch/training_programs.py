@@ -15,6 +15,8 @@ from warnings import catch_warnings
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -23,6 +25,7 @@ from gcr.errors import GcrError
 from gcr.faults import LONGEST_HOLD
 from gcr.torch import Checkpointer
 from gcr_torch import tensors
+from gcr_torch.state import _wraps_nothing, adapted, states_of
 
 WIDTH = 12
 
@@ -237,6 +240,54 @@ def is_interrupted(rank: int, world: int, store: str, faults: str) -> Any:
         held.unlink()
         keeper.save(3, {"a": torch.ones(3)})
     return interrupted, [*keeper.steps()]
+
+
+def names(rank: int, world: int, store: str) -> Any:
+    """Returns for each module and optimizer whether its state is read as it is, and whether it is as PyTorch's."""
+    found = {}
+    for name, (module, optimizer) in _named_pairs().items():
+        state = states_of(adapted({"model": module, "optimizer": optimizer}))
+        mine = {"model": get_model_state_dict(module), "optimizer": get_optimizer_state_dict(module, optimizer)}
+        found[name] = (_wraps_nothing(module), _told(state) == _told(mine))
+    return found
+
+
+def _named_pairs() -> dict[str, tuple[nn.Module, Any]]:
+    plain = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
+    tied = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False))
+    tied[2].weight = tied[0].weight
+    frozen = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    frozen[0].requires_grad_(False)
+    groups = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    checked = nn.Sequential(checkpoint_wrapper(nn.Linear(4, 4)))
+    found = {
+        "plain": (plain, torch.optim.AdamW(plain.parameters())),
+        "fresh": (frozen, torch.optim.AdamW(frozen.parameters())),
+        "tied": (tied, torch.optim.Adam(tied.parameters())),
+        "frozen": (frozen, torch.optim.AdamW(frozen[1].parameters())),
+        "groups": (
+            groups,
+            torch.optim.SGD(
+                [{"params": groups[1].parameters()}, {"params": groups[0].parameters(), "lr": 1}], 0.1, 0.9
+            ),
+        ),
+        "wrapped": (checked, torch.optim.AdamW(checked.parameters())),
+        "compiled": (torch.compile(plain), torch.optim.AdamW(plain.parameters())),
+    }
+    for name, (module, optimizer) in found.items():
+        if name not in ("fresh", "compiled"):
+            module(torch.rand(3, 4)).sum().backward()
+            optimizer.step()
+    return found
+
+
+def _told(state: Any) -> Any:
+    """Returns a state with the addresses of its tensors, and the values of their scalars."""
+    if isinstance(state, torch.Tensor):
+        return state.item() if not state.dim() else (state.data_ptr(), tuple(state.shape))
+    if isinstance(state, dict):
+        return {key: _told(value) for key, value in state.items()}
+    return [_told(each) for each in state] if isinstance(state, list) else state
 
 
 def makes(rank: int, world: int, store: str, arguments: dict[str, Any]) -> str | None:

@@ -221,6 +221,8 @@ def _of_devices(found: Any) -> Iterator[Dense]:
 
 def _dense(name: str, tensor: torch.Tensor) -> Dense:
     """Raises Refused for a tensor with gaps between its elements."""
+    if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        return Dense(name, tensor, range(tensor.dim()))
     order = sorted(range(tensor.dim()), key=lambda dimension: -tensor.stride()[dimension])
     if tensor.is_conj() or tensor.is_neg() or not tensor.permute(order).is_contiguous():
         raise Refused(f"a tensor of {tuple(tensor.shape)} does not lie in one piece on {tensor.device}")

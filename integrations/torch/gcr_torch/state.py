@@ -4,6 +4,9 @@ DCP asks an object with `state_dict` and `load_state_dict` for its state. A new 
 step, so a load would pass over the saved one, and say nothing. And its keys are numbers of parameters, which mean
 others in a model with one layer more. So an optimizer goes by the names of the parameters of its module, in the way
 that PyTorch has for that, `torch.distributed.checkpoint.state_dict`.
+
+PyTorch's way takes 50 ms for 290 parameters, while the training waits, since it looks for wrappers on the way to each
+parameter. Where no module is a wrapper, the states of module and optimizer are read as they are.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -21,12 +24,16 @@ from torch.optim import Optimizer
 
 from gcr.imageerrors import NotSaveable
 
+WRAPPERS = ("torch.distributed", "torch.nn.parallel", "torch._dynamo")  # modules of PyTorch with classes of wrappers
+
 
 class _Module:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
 
     def state_dict(self) -> dict[str, Any]:
+        if _wraps_nothing(self._module):
+            return dict(self._module.state_dict())
         return dict(get_model_state_dict(self._module))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -38,10 +45,31 @@ class _Optimizer:
         self._module, self._optimizer = module, optimizer
 
     def state_dict(self) -> dict[str, Any]:
+        if self._optimizer.state and _wraps_nothing(self._module):
+            return _by_names(self._module, self._optimizer)
         return dict(get_optimizer_state_dict(self._module, self._optimizer))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         set_optimizer_state_dict(self._module, self._optimizer, optim_state_dict=state)
+
+
+def _wraps_nothing(module: nn.Module) -> bool:
+    """Tells whether no module within it is of PyTorch's wrappers, whose parameters have other names in a state."""
+    kinds = {type(each) for each in module.modules()}
+    return not any(base.__module__.startswith(WRAPPERS) for kind in kinds for base in kind.__mro__)
+
+
+def _by_names(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Returns what `get_optimizer_state_dict` returns where nothing is wrapped."""
+    known = {id(parameter): name for name, parameter in module.named_parameters()}
+    names = [known[id(each)] for group in optimizer.param_groups for each in group["params"]]
+    found: dict[str, Any] = optimizer.state_dict()
+    return {
+        "state": {names[number]: state for number, state in found["state"].items()},
+        "param_groups": [
+            {**group, "params": [names[number] for number in group["params"]]} for group in found["param_groups"]
+        ],
+    }
 
 
 def adapted(state: Mapping[str, Any]) -> dict[str, Any]:
