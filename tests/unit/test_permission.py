@@ -207,7 +207,7 @@ def test_an_image_helper_acts_as_the_user_who_asked(
         script.write_text(f"#!/bin/sh\n(id -u; id -g; id -G; env) > {said}.new; mv {said}.new {said}; exec sleep 60\n")
         script.chmod(0o755)
         folder.chmod(0o777)
-        monkeypatch.setattr(fleet.sys, "executable", str(script))
+        monkeypatch.setattr(sys, "executable", str(script))
         monkeypatch.setenv("GCR_STORE", "/home/admin/store")
         monkeypatch.setenv("HOME", "/home/admin")
         helper = fleet.Fleet().image_helper(acting_for(Caller(OTHER, OTHER + 1, (OTHER + 2,))))

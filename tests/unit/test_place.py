@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def commands_with_a_store() -> list[str]:
     context = click.Context(program)
     found = [(name, program.get_command(context, name)) for name in program.list_commands(context)]
-    return [name for name, each in found if each and any(param.name == "store" for param in each.params)]
+    return [name for name, each in found if each and any("--store" in param.opts for param in each.params)]
 
 
 def test_every_command_that_takes_a_store_is_tried() -> None:
