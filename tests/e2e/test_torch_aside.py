@@ -11,6 +11,8 @@ import pytest
 from filed import Filed, back, stop
 from machine import VICTIMS, Machine, Victim, kill, until
 
+from gcr.checkpoints.run import run_in
+
 MIB = 1 << 20
 
 if not importlib.util.find_spec("torch"):
@@ -82,6 +84,8 @@ def test_an_optimizers_step_waits_until_its_tensors_are_read_in_place(machine: M
     assert job.silent()
     held.unlink()
     assert [job.hear(), job.ask("durable"), job.ask("load 1")] == ["waited", "ok", "right"]
+    at = run_in(machine.folder / "store", "train").manifest(1).timings
+    assert at["returned"] < at["safe"] <= at["drained"] < at["written"] and 0.05 < at["held"] < at["safe"]
 
     held = hold(machine, "window", "dies")
     assert job.ask("save 2").startswith("window")

@@ -20,6 +20,9 @@ def test_a_training_goes_on_as_if_it_had_not_ended(ranks: Any, tmp_path: Path, w
     first, resumed = ranks("trains", world, store=parts, steps=6)[0]
     assert (first, resumed) == (3, straight)
     assert run_in(parts, "train").steps() == [1, 2, 3, 4, 5, 6]
+    at = run_in(parts, "train").manifest(6).timings
+    assert {*at} == {"returned", "safe", "drained", "written"}
+    assert 0 < max(at["returned"], at["safe"], at["drained"]) < at["written"] < 60
 
 
 def test_a_training_of_two_ranks_is_loaded_by_four_and_by_one(ranks: Any, tmp_path: Path) -> None:

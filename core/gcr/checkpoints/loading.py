@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from gcr.checkpoints.run import Run
-from gcr.checkpoints.saving import RECORD
+from gcr.checkpoints.steps import RECORD
 from gcr.errors import UsageError
 from gcr.image.read.reader import ImageReader
 from gcr.imageerrors import Damaged, WrongImage

@@ -5,7 +5,6 @@ it names is durable, so a listed step is whole.
 """
 
 import os
-import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,6 +12,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from gcr.checkpoints.elsewhere import Elsewhere
+from gcr.checkpoints.steps import DIGITS, RUN, image_of, steps_among
 from gcr.errors import UsageError
 from gcr.image.chunks.chunk import name_of
 from gcr.image.crypto.cipher import Cipher
@@ -26,9 +26,6 @@ from gcr.image.store.store import Store
 from gcr.imageerrors import NoSuchImage
 from gcr.runtime import data_dir, expanded
 
-RUN = re.compile(r"[a-z][a-z0-9_-]{0,47}\Z")
-DIGITS = 12
-_STEP = re.compile(rf"[0-9]{{{DIGITS}}}\Z")
 _MOST_STEP = 10**DIGITS - 1
 
 
@@ -53,7 +50,7 @@ class Run(Struct, frozen=True):
 
     def image(self, step: int) -> str:
         """Returns the name of the image of a step. Raises UsageError."""
-        return f"{self.name}.{checked_step(step):0{DIGITS}}"
+        return image_of(self.name, checked_step(step))
 
     def steps(self) -> Sequence[int]:
         """Returns the steps that are saved, in order. Makes no store. Raises as `store`; Damaged, WrongImage."""
@@ -62,8 +59,7 @@ class Run(Struct, frozen=True):
     def _steps_here(self) -> Sequence[int]:
         if is_none(self.folder):
             return ()
-        parts = (name.rpartition(".") for name in self.store().images.names())
-        return sorted(int(number) for run, _, number in parts if run == self.name and _STEP.match(number))
+        return steps_among(self.store().images.names(), self.name)
 
     def latest(self) -> int | None:
         """Returns the last step that is saved, None if there is none. Raises as `store`."""

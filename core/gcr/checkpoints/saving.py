@@ -7,14 +7,15 @@ save that loses a rank or the coordinator leaves no step, but files that the nex
 
 import logging
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 from msgspec import Struct
 
+from gcr.checkpoints.marks import Marks
 from gcr.checkpoints.run import Run
 from gcr.checkpoints.share import DEFAULT_CHUNK_BYTES, THREADS, File, Share, write_files
+from gcr.checkpoints.steps import RECORD
 from gcr.errors import GcrError
 from gcr.faults import reach
 from gcr.hashing.chunks import check_chunk_bytes
@@ -30,7 +31,6 @@ from gcr.version import __version__
 
 log = logging.getLogger(__name__)
 
-RECORD = "record"  # the file of a step that says what its other files are
 LOCK_SUFFIX = ".run"
 
 
@@ -52,12 +52,21 @@ class Saving:
     """The coordinator's side of one save. It holds its locks until `close`, which may be called again.
 
     A child that is forked meanwhile has none of the locks. `is_locked`: the caller has `locked`.
+    marks: of the call that asked for the save; None: it is asked for now
     """
 
-    def __init__(self, run: Run, step: int, chunk_bytes: int = DEFAULT_CHUNK_BYTES, *, is_locked: bool = False) -> None:
+    def __init__(
+        self,
+        run: Run,
+        step: int,
+        chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+        *,
+        is_locked: bool = False,
+        marks: Marks | None = None,
+    ) -> None:
         """Claims the step. Raises RunBusy, StepExists, StoreUnusable, UnsafeRuntime, WrongKey, UsageError."""
         check_chunk_bytes(chunk_bytes)
-        self.run, self.step, self._chunk_bytes, self._began = run, step, chunk_bytes, time.time()
+        self.run, self.step, self._chunk_bytes, self._marks = run, step, chunk_bytes, marks or Marks()
         self._pid = os.getpid()
         self._store = run.store()
         with ExitStack() as begun, usable(self._store.path):
@@ -92,6 +101,7 @@ class Saving:
         record: says what the files are, for the reader · world: number of ranks
         Raises StoreUnusable, Damaged if this process does not see a rank's pack.
         """
+        self._marks.mark("written")
         reach("checkpoint.commit")
         try:
             with usable(self._store.path):
@@ -113,7 +123,7 @@ class Saving:
         log.info(
             "run %s: step %d saved: %d of %d bytes written by %d ranks in %.2f s",
             *(self.run.name, self.step, manifest.costs.bytes_written, manifest.costs.bytes_total, world),
-            time.time() - self._began,
+            self._marks.elapsed(),
         )
         return manifest
 
@@ -135,7 +145,7 @@ class Saving:
         return Manifest(
             name=self._claim.name,
             cut=Cut.APP,
-            created=self._began,
+            created=self._marks.created,
             source=Source(
                 job=self.run.name,
                 backend=framework.name,
@@ -153,6 +163,7 @@ class Saving:
                 bytes_written=contents.counts.written,
             ),
             chunk_bytes=self._chunk_bytes,
+            timings=self._marks.seconds(),
             files=tuple(files),
         )
 

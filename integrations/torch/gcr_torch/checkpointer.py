@@ -26,6 +26,7 @@ from msgspec import Struct
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
+from gcr.checkpoints.marks import Marks
 from gcr.checkpoints.run import checked_step, doomed, run_in
 from gcr.checkpoints.saving import locked
 from gcr.checkpoints.share import DEFAULT_CHUNK_BYTES, THREADS
@@ -145,7 +146,7 @@ class Checkpointer:
 
         Raises NotSaved with on_error="raise", of this save or of an earlier one; else nothing.
         """
-        began = time.monotonic()
+        began, marks = time.monotonic(), Marks()
         self._raise_failed()
         if not self._has_room():
             return self._skipped(step, began)
@@ -155,11 +156,17 @@ class Checkpointer:
             self._pacing.places.release()
             raise
         safe, durable = Future[None](), Future[None]()
+        safe.add_done_callback(lambda _: marks.mark("safe"))
+        staged.state.add_done_callback(lambda _: marks.mark("drained"))
         staged.safe.add_done_callback(lambda _: safe.set_result(None))
         blocked_s = time.monotonic() - began
+        marks.mark("returned")
         self._pacing.began(blocked_s, staged.state)
-        self._thread.submit(self._write, step, staged, durable)
-        return Save(step, blocked_s, safe, durable, way=staged.way, why=staged.why, window=staged.window)
+        save = Save(step, blocked_s, safe, durable, way=staged.way, why=staged.why, window=staged.window)
+        if save.window:
+            marks.measure("held", lambda: save.waited_s)
+        self._thread.submit(self._write, step, staged, durable, marks)
+        return save
 
     def _has_room(self) -> bool:
         """Takes a place among the saves under way; returns False for a save that is not to be made, on all ranks."""
@@ -191,10 +198,10 @@ class Checkpointer:
         finally:
             self._aside.unprepare()
 
-    def _write(self, step: int, staged: Staged, durable: Future[None]) -> None:
+    def _write(self, step: int, staged: Staged, durable: Future[None], marks: Marks) -> None:
         """Writes a step, on the thread of all saves."""
         try:
-            self._save_together(step, staged)
+            self._save_together(step, staged, marks)
         except BaseException as error:
             failed = self._not_saved(step, error)
             self._failed = self._failed or failed
@@ -205,12 +212,14 @@ class Checkpointer:
         finally:
             self._pacing.ended(durable)
 
-    def _save_together(self, step: int, staged: Staged) -> None:
+    def _save_together(self, step: int, staged: Staged, marks: Marks) -> None:
         """Takes part in the save also if this rank cannot save: else the others would wait for it."""
-        writer = self._writers.writer(staged.regions)
+        writer = self._writers.writer(staged.regions, marks)
         state: dict[str, Any] = {}
         try:
             state = staged.state.result()
+            for each in ("safe", "drained"):  # their callbacks may come later than this
+                marks.mark(each)
             writer.reset(str(checked_step(step)))
             self._lock_run()
             planner = DefaultSavePlanner()

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
+from gcr.checkpoints.marks import Marks
 from gcr.checkpoints.run import Run, checked_step, run_in
 from gcr.checkpoints.saving import Framework, Saving, write_share
 from gcr.checkpoints.share import DEFAULT_CHUNK_BYTES, THREADS, File, Share
@@ -56,6 +57,7 @@ class Writer(StorageWriter):
     threads: of each rank, that name and write chunks
     is_locked: the process of the coordinator holds the lock of the run (gcr.checkpoints.saving.locked)
     write: writes the share of this rank, which is the most of the work
+    marks: of the one save that this is for; None: each begins when DCP sets up the writer
     """
 
     def __init__(
@@ -69,12 +71,13 @@ class Writer(StorageWriter):
         threads: int = THREADS,
         is_locked: bool = False,
         write: WriteShare = write_share,
+        marks: Marks | None = None,
     ) -> None:
         """Touches nothing yet. Raises UsageError for a wrong URL, name or step; NoHome."""
         super().__init__()
         self.run = store if isinstance(store, Run) else run_in(store, run, cache)
         self.chunk_bytes, self.threads = chunk_bytes, threads
-        self._is_locked, self._write = is_locked, write
+        self._is_locked, self._write, self._marks = is_locked, write, marks
         self._step = None if step is None else checked_step(step)
         self._world = 1
         self._begun = Held[Saving]()
@@ -136,7 +139,7 @@ class Writer(StorageWriter):
         return self._saving()
 
     def _saving(self) -> Saving:
-        return Saving(self.run, self.step, self.chunk_bytes, is_locked=self._is_locked)
+        return Saving(self.run, self.step, self.chunk_bytes, is_locked=self._is_locked, marks=self._marks)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan

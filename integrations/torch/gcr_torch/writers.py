@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gcr.checkpoints.helper import SaveHelper
+from gcr.checkpoints.marks import Marks
 from gcr.checkpoints.region import Region
 from gcr.checkpoints.run import Run
 from gcr.checkpoints.tuning import check_way
@@ -19,10 +20,10 @@ class Writers:
         self._run, self._threads, self._chunk_bytes = run, threads, chunk_bytes
         self._helper = SaveHelper()
 
-    def writer(self, regions: Sequence[Region]) -> Writer:
+    def writer(self, regions: Sequence[Region], marks: Marks) -> Writer:
         """Returns the writer of one save. `regions`: memory where its tensors lie."""
-        write = partial(self._helper.write, regions)
-        return Writer(self._run, chunk_bytes=self._chunk_bytes, threads=self._threads, is_locked=True, write=write)
+        write, size, threads = partial(self._helper.write, regions), self._chunk_bytes, self._threads
+        return Writer(self._run, chunk_bytes=size, threads=threads, is_locked=True, write=write, marks=marks)
 
     def close(self) -> None:
         """Ends the save helper."""

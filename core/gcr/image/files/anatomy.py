@@ -21,6 +21,8 @@ PHASES: Sequence[tuple[str, tuple[str, ...], str]] = (  # name, marks (it begins
     ("stage", ("drained", "frozen", "handed_over"), "staged"),
     ("decide", ("staged", "frozen"), "decided"),
     ("free", ("decided",), "vram_free"),
+    ("wait", (), "returned"),  # of a training's step, see gcr.checkpoints.marks
+    ("write", ("drained",), "written"),
 )
 
 
