@@ -21,14 +21,16 @@ h2 data { color: var(--quiet); font-weight: normal; }
 header p { margin: .2rem 0 0; color: var(--quiet); overflow-wrap: anywhere; }
 header .simulated { display: inline-block; padding: 0 .5rem; border: 1px solid var(--written); border-radius: .25rem;
   color: var(--written); font-weight: 600; }
+section p { margin: -.4rem 0 .75rem; color: var(--quiet); font-size: .9rem; }
 section { margin-top: 1rem; padding: 1rem; background: var(--card); border: 1px solid var(--line);
   border-radius: .5rem; }
 ul { margin: 0; padding: 0; list-style: none; }
-li { display: grid; grid-template-columns: 14rem 1fr 4.5rem 5.5rem; gap: 0 1rem; align-items: center;
+li { display: grid; grid-template-columns: 14rem 1fr 5.5rem 5.5rem; gap: 0 1rem; align-items: center;
   padding: .2rem 0; }
+li.three { grid-template-columns: 10rem 1fr 5.5rem 5.5rem 5.5rem; }
 li .name { overflow-wrap: anywhere; }
 data { font-variant-numeric: tabular-nums; text-align: right; white-space: nowrap; }
-li .aside { color: var(--quiet); }
+li .aside, li .between { color: var(--quiet); }
 .track { display: flex; height: .8rem; background: var(--track); border-radius: .2rem; overflow: hidden; }
 .track i { background: var(--bar); }
 .zero { --bar: var(--zero); } .shared, .repeated { --bar: var(--shared); }
@@ -39,5 +41,8 @@ li .aside { color: var(--quiet); }
   li .name { grid-column: 1; }
   li .aside { grid-column: 2; } li .amount { grid-column: 3; }
   li .track { grid-column: 1 / -1; grid-row: 2; }
+  li.three { grid-template-columns: 1fr 1fr 1fr; }
+  li.three .name { grid-column: 1 / -1; } li.three data { grid-row: 2; } li.three .track { grid-row: 3; }
+  li.three .aside { grid-column: 1; } li.three .between { grid-column: 2; }
 }
 """

@@ -6,8 +6,7 @@ Its policy forbids all of these, so a name in another user's image can do nothin
 from collections.abc import Iterator
 from html import escape
 
-from gcr.cli.picture import PARTS, Figure, Row, Section, facts, made, sections
-from gcr.image.files.manifest import Manifest
+from gcr.cli.picture import PARTS, Figure, Picture, Row, Section
 from gcr.pagestyle import STYLE
 
 _PAGE = """\
@@ -35,27 +34,28 @@ dd { margin: 0; overflow-wrap: anywhere; }
 """
 
 
-def as_page(manifest: Manifest, repeated: int) -> str:
+def as_page(picture: Picture) -> str:
     """HTML."""
-    title = escape(f"gcr: image {manifest.name}")
-    return _PAGE.format(title=title, style=STYLE + _STYLE, body="\n".join(_body(manifest, repeated)))
+    title = escape(f"gcr: {picture.kind} {picture.name}")
+    return _PAGE.format(title=title, style=STYLE + _STYLE, body="\n".join(_body(picture)))
 
 
-def _body(manifest: Manifest, repeated: int) -> Iterator[str]:
-    source = manifest.source
-    yield f"<header><h1>{escape(manifest.name)}</h1><p>of job {escape(source.job)}, {escape(made(manifest))}</p>"
-    yield '<p class="simulated">SIMULATED device</p></header>' if source.simulated else "</header>"
-    for section in sections(manifest, repeated):
+def _body(picture: Picture) -> Iterator[str]:
+    yield f"<header><h1>{escape(picture.name)}</h1><p>{escape(picture.about)}</p>"
+    yield '<p class="simulated">SIMULATED device</p></header>' if picture.is_simulated else "</header>"
+    for section in picture.sections:
         yield from _section(section)
     yield '<section id="facts"><h2>Facts</h2><dl>'
-    yield from (f"<dt>{escape(name)}</dt><dd>{escape(what)}</dd>" for name, what in facts(manifest))
+    yield from (f"<dt>{escape(name)}</dt><dd>{escape(what)}</dd>" for name, what in picture.facts)
     yield "</dl></section>"
 
 
 def _section(section: Section) -> Iterator[str]:
     name = escape(section.name)
     yield f'<section id="{name.lower()}"><h2>{name} {_data(section.total, "total")}</h2>'
-    if parts := [row for row in section.rows if row.kind in PARTS]:
+    if section.note:
+        yield f"<p>{escape(section.note)}</p>"
+    if section.is_whole and (parts := [row for row in section.rows if row.kind in PARTS]):
         yield f'<div class="track whole">{"".join(map(_bar, parts))}</div>'
     yield "<ul>"
     yield from map(_row, section.rows)
@@ -63,16 +63,23 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _row(row: Row) -> str:
-    figures = _data(row.aside, "aside") + _data(row.amount, "amount")
-    return f'<li><span class="name">{escape(row.name)}</span><span class="track">{_bar(row)}</span>{figures}</li>'
+    between = "" if row.between is None else _data(row.between, "between")
+    figures = _data(row.aside, "aside") + between + _data(row.amount, "amount")
+    bar, wide = f'<span class="track">{_bar(row)}</span>', ' class="three"' if between else ""
+    return f'<li{wide}><span class="name">{escape(row.name)}</span>{bar}{figures}</li>'
 
 
 def _bar(row: Row) -> str:
-    """Returns a bar, at least two pixels wide if there is anything to show."""
-    whole = row.whole or 1
-    begin, width = 100 * row.begin / whole, 100 * (row.end - row.begin) / whole
+    """Returns a bar, or two."""
+    first = _part(row.kind, row.begin, row.end, row.whole or 1, row.begin)
+    return first if row.rest is None else first + _part("", row.end, row.rest, row.whole or 1, 0)
+
+
+def _part(kind: str, begin: float, end: float, whole: float, gap: float) -> str:
+    """Returns a bar, at least two pixels wide if there is anything to show. `gap`: before it."""
+    margin, width = 100 * gap / whole, 100 * (end - begin) / whole
     least = "2px" if width else "0"
-    return f'<i class="{row.kind}" style="margin-left:{begin:.4f}%;width:{width:.4f}%;min-width:{least}"></i>'
+    return f'<i class="{kind}" style="margin-left:{margin:.4f}%;width:{width:.4f}%;min-width:{least}"></i>'
 
 
 def _data(figure: Figure, kind: str) -> str:

@@ -62,7 +62,7 @@ ROWS = """[...document.querySelectorAll("section")].map(section => [section.id,
       return (bar[side] - track.left) / track.width
     }),
   ])])"""
-UNSEEN = """[...document.querySelectorAll("h1, h2, li, li *, dt, dd, .simulated, data")].filter(it => {
+UNSEEN = """[...document.querySelectorAll("h1, h2, section p, li, li *, dt, dd, .simulated, data")].filter(it => {
   const box = it.getBoundingClientRect()
   if (it.tagName == "I" && parseFloat(it.style.width) == 0) return false
   return !it.checkVisibility() || box.height < 1 || box.left < 0 || box.right > innerWidth
@@ -74,7 +74,8 @@ OVERLAPS = """[...document.querySelectorAll("li")].filter(row => {
 }).map(row => row.innerText)"""
 COLOURS = """[getComputedStyle(document.body).backgroundColor,
   ...[...document.querySelectorAll("section")].map(it => getComputedStyle(it).backgroundColor),
-  ...[...document.querySelectorAll("h1, .name, .aside, dt, .simulated")].map(it => getComputedStyle(it).color)]"""
+  ...[...document.querySelectorAll("h1, section p, .name, .aside, .between, dt, .simulated")]
+    .map(it => getComputedStyle(it).color)]"""
 
 
 def test_it_asks_for_nothing_and_says_what_the_figures_are(page: tuple[browser.Page, Path, dict[str, Any]]) -> None:
