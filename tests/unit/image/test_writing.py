@@ -6,6 +6,7 @@ import resource
 import sys
 import time
 import tracemalloc
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -109,19 +110,22 @@ names = st.builds(lambda first, rest: bytes([first] * 8 + [rest] * 24), st.integ
 @settings(max_examples=40)
 @given(st.lists(st.lists(names, unique=True, max_size=30), max_size=4), st.lists(names))
 @pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
-def test_a_chunk_is_found_in_the_first_pack_that_has_it(
+def test_a_chunk_is_found_in_each_pack_that_has_it(
     cipher: Cipher, packs: list[list[bytes]], others: list[bytes]
 ) -> None:
     """Also where many names begin alike."""
     with TemporaryDirectory() as folder:
-        known, expected = Known(), dict[bytes, tuple[str, int]]()
+        known, expected = Known(), defaultdict[bytes, list[tuple[str, int]]](list)
+        sizes = dict[str, dict[int, int]]()
         for names in packs:
             pack = packed(Path(folder), names, cipher)
             known.add(pack)
             for entry in pack.chunks.all().entries:
-                expected.setdefault(entry.name, (pack.pack.id, entry.block))
+                expected[entry.name].append((pack.pack.id, entry.block))
+            sizes[pack.pack.id] = {1 + number: BLOCK for number in range(len(names))}
         for name in {*others, *expected}:
-            assert known.find(name) == expected.get(name)
+            assert [*known.places(name)] == expected[name]
+        assert {pack: known.sizes(pack) for pack in sizes} == sizes
 
 
 def packed(folder: Path, names: Sequence[bytes], cipher: Cipher = PLAIN) -> PackReader:
@@ -141,7 +145,7 @@ def test_what_a_store_has_takes_little_memory(tmp_path: Path) -> None:
     try:
         known = Known()
         known.add(pack)
-        assert known.find(pack.index[:32]) == (pack.pack.id, 1)
+        assert [*known.places(pack.index[:32])] == [(pack.pack.id, 1)]
         assert tracemalloc.get_traced_memory()[1] < 100 * many
     finally:
         tracemalloc.stop()

@@ -5,6 +5,7 @@ collector would stop every thread to visit them, again and again.
 """
 
 from collections.abc import Iterable, Sequence
+from threading import Lock
 from typing import NamedTuple
 
 from gcr.hashing import DIGEST_BYTES
@@ -23,15 +24,21 @@ class Brought(NamedTuple):
 
 
 class BroughtChunks:
-    """The records of all chunks. Not thread-safe."""
+    """The records of all chunks. Several threads may `add` at once."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count, self._lock = 0, Lock()
         self.references, self.digests = bytearray(), bytearray()
         self._there = bytearray()  # by number: 1 for a chunk that was brought, else 0
 
-    def twice(self, chunks: Iterable[Brought]) -> int | None:
-        """Returns a number that was brought before, or occurs twice among `chunks`."""
+    def add(self, chunks: Sequence[Brought]) -> int | None:
+        """Adds chunks. Returns a number that was brought before, or is among them twice: then it adds none."""
+        with self._lock:
+            if (twice := self._twice(chunks)) is None:
+                self._add(chunks)
+            return twice
+
+    def _twice(self, chunks: Iterable[Brought]) -> int | None:
         seen = set[int]()
         for each in chunks:
             if each.number in seen or self._there[each.number : each.number + 1] == b"\1":
@@ -39,7 +46,7 @@ class BroughtChunks:
             seen.add(each.number)
         return None
 
-    def add(self, chunks: Sequence[Brought]) -> None:
+    def _add(self, chunks: Sequence[Brought]) -> None:
         self._grow(max((each.number + 1 for each in chunks), default=0))
         for number, (name, digest), pack, block in chunks:
             references.pack_into(self.references, number, (name, pack, block))

@@ -6,9 +6,11 @@ before each image in a store of many TiB. Names are hashes, so their first bytes
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from struct import Struct
 from sys import byteorder
 
+from gcr.image.chunks.entry import padded
 from gcr.image.pack.reader import PackReader
 
 _WORD = 8  # bytes; a record has whole words, and begins with its name
@@ -25,14 +27,14 @@ class Known:
         self._slots = array("I")  # a chunk's number plus 1; a search ends at the first 0
 
     def add(self, pack: PackReader) -> None:
-        """Adds the chunks of a pack, before the first `find`."""
+        """Adds the chunks of a pack, before the first `places`."""
         self._record = pack.record
         self._packs.append(pack.pack.id)
         self._begins.append(len(self._entries) // self._record.size)
         self._entries += pack.index
 
-    def find(self, name: bytes) -> tuple[str, int] | None:
-        """Returns pack and block. The first call takes a quarter of a second for a million chunks."""
+    def places(self, name: bytes) -> Iterator[tuple[str, int]]:
+        """Yields pack and block wherever the chunk is. The first call takes a quarter of a second a million chunks."""
         if not self._slots:
             self._fill()
         mask = len(self._slots) - 1
@@ -40,9 +42,15 @@ class Known:
         while number := self._slots[slot]:
             found, block, *_ = self._record.unpack_from(self._entries, (number - 1) * self._record.size)
             if found == name:
-                return self._packs[bisect_right(self._begins, number - 1) - 1], block
+                yield self._packs[bisect_right(self._begins, number - 1) - 1], block
             slot = slot + 1 & mask
-        return None
+
+    def sizes(self, pack: str) -> Mapping[int, int]:
+        """Returns the bytes of the disk that each chunk of a pack takes, by its block."""
+        number = self._packs.index(pack)
+        begin, end = [*self._begins, len(self._entries) // self._record.size][number : number + 2]
+        records = memoryview(self._entries)[begin * self._record.size : end * self._record.size]
+        return {block: padded(size) for _, block, size, *_ in self._record.iter_unpack(records)}
 
     def _fill(self) -> None:
         if not self._packs:

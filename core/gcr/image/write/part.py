@@ -1,16 +1,16 @@
 """Writes the chunks of an image, or of a part of one: cuts memory into chunks, names each, and writes the new ones.
 
-Those that the store does not have go into one pack. The memory lies still, mapped in this process; several threads name
-and write it at once. A chunk that the store is known to have may be added by its name. writer.py publishes what one
-process wrote as an image, joining.py what several did.
+Those that the store does not have go into one pack, and those that it has in sparse packs alone (usage.py). The memory
+lies still, mapped in this process; several threads name and write it at once. A chunk that the store is known to have
+may be added by its name. writer.py publishes what one process wrote as an image, joining.py what several did.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, repeat
-from threading import Lock
 from typing import Self
 
 from msgspec import Struct
@@ -27,7 +27,7 @@ from gcr.image.pack.format import GROUP_BYTES, Pack
 from gcr.image.pack.writer import WAITING
 from gcr.image.store.store import Store
 from gcr.image.write.brought import BroughtChunks
-from gcr.image.write.placing import Counts, Piece, Placed, Placing
+from gcr.image.write.placing import Counts, Named, Piece, Placed, Placing
 from gcr.image.write.rate import Rate
 
 Addition = tuple[memoryview, Mapping[int, Chunk]]  # an allocation, and its chunks that are known, by number
@@ -61,8 +61,9 @@ class PartWriter:
     After the block no lock keeps the pack from a clean-up: the process that publishes the image holds the store's lock
     from before the block until the end.
 
-    key: of the device hashes; None: there are none. Everything raises StoreUnusable if the disk is full, fails, or is
-    gone.
+    key: of the device hashes; None: there are none · going: names of images that go once this one is there
+
+    Everything raises StoreUnusable if the disk is full, fails, or is gone.
     """
 
     store: Store
@@ -71,17 +72,17 @@ class PartWriter:
     rate: Rate = field(default_factory=lambda: Rate(None))
     chunk_bytes: int = CHUNK_BYTES
     key: HashKey | None = None
+    going: Collection[str] = ()
     counts: Counts = field(default_factory=Counts)
     _stack: ExitStack = field(default_factory=ExitStack)
     _work: _Work = field(init=False)
     _brought: BroughtChunks = field(default_factory=BroughtChunks)
     _failed: BaseException | None = None  # then a chunk that has its place may be nowhere
-    _lock: Lock = field(default_factory=Lock)  # of what was brought
 
     def __enter__(self) -> Self:
         with ExitStack() as begun, usable(self.store.path):
             self._hold(begun)
-            placing = Placing(self.store, self.counts, max(GROUP_BYTES, padded(self.chunk_bytes)))
+            placing = Placing(self.store, self.counts, max(GROUP_BYTES, padded(self.chunk_bytes)), self.going)
             begun.callback(placing.pack.abandon)
             naming = begun.enter_context(started(self.threads, "gcr-name"))
             filling = begun.enter_context(started(min(self.threads, WAITING), "gcr-fill"))
@@ -165,11 +166,13 @@ class PartWriter:
 
     def _add_all(self, pieces: Iterable[Piece]) -> None:
         self._refuse_failed()
-        work = self._work
+        work, waiting = self._work, list[Named]()
         try:
             with usable(self.store.path):
                 together = groups(pieces, lambda piece: padded(len(piece[1])), GROUP_BYTES)
-                all_of(together, (work.naming, self._named), (work.filling, self._write), self._place)
+                all_of(together, (work.naming, self._named), (work.filling, self._write), partial(self._place, waiting))
+                if waiting:
+                    self._place_waiting(waiting)
         except BaseException as error:
             self._failed = error
             raise
@@ -181,16 +184,23 @@ class PartWriter:
     def _named(self, pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Chunk]]:
         return pieces, self._chunks_of(pieces)
 
-    def _place(self, named: tuple[Sequence[Piece], Sequence[Chunk]]) -> Placed:
-        return self._work.placing.place(*named)
+    def _place(self, waiting: list[Named], named: tuple[Sequence[Piece], Sequence[Chunk]]) -> Placed:
+        placed = self._work.placing.place(*named)
+        waiting += placed.waiting
+        return placed
+
+    def _place_waiting(self, waiting: Sequence[Named]) -> None:
+        """Places the chunks that wait to be told how much this image takes of each pack. They are not named again."""
+        work = self._work
+        work.placing.take(waiting)
+        together = groups(waiting, lambda each: padded(len(each[0][1])), GROUP_BYTES)
+        all_of(together, (work.naming, list), (work.filling, self._write), work.placing.place_waiting)
 
     def _write(self, placed: Placed) -> None:
         self.rate.spend(sum(entry.size for entry in placed.entries))
         self._work.placing.pack.write(placed.entries, placed.data)
-        with self._lock:
-            if (twice := self._brought.twice(placed.brought)) is not None:
-                raise UsageError(f"chunk {twice} of image {self.name} was brought before")
-            self._brought.add(placed.brought)
+        if (twice := self._brought.add(placed.brought)) is not None:
+            raise UsageError(f"chunk {twice} of image {self.name} was brought before")
 
     def _chunks_of(self, pieces: Sequence[Piece]) -> Sequence[Chunk]:
         looked_at = [data for _, data, known in pieces if not known]

@@ -1,6 +1,6 @@
 """Places the chunks of an image: in a pack that the store has, in this image's own pack, or nowhere if zero."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from threading import Lock
 
 from msgspec import Struct
@@ -13,9 +13,12 @@ from gcr.image.pack.writer import PackWriter
 from gcr.image.store.store import Store
 from gcr.image.write.brought import Brought
 from gcr.image.write.known import Known
+from gcr.image.write.usage import Usage
 from gcr.imageerrors import Damaged
 
 Piece = tuple[int, memoryview, Chunk | None]  # a chunk's number in the image and its bytes; None: they are to be named
+Named = tuple[Piece, Chunk]
+Place = tuple[str, int]  # pack and block
 
 
 class Counts(Struct):
@@ -27,21 +30,29 @@ class Counts(Struct):
 
 
 class Placed(Struct, frozen=True):
-    """Chunks that were named together. `entries`, `data`: those that the pack still needs. `brought`: all of them."""
+    """Chunks that were named together.
+
+    entries, data: those that the pack still needs · brought: all that have a place · waiting: the others
+    """
 
     entries: Sequence[Entry]
     data: Sequence[memoryview]
     brought: Sequence[Brought]
+    waiting: Sequence[Named]
 
 
 class Placing:
     """Finds or makes the place of each chunk: pack and block. Thread-safe."""
 
-    def __init__(self, store: Store, counts: Counts, most: int) -> None:
-        """Reads the indexes of the store's packs, and begins a pack. `most`: see PackWriter. Raises OSError."""
+    def __init__(self, store: Store, counts: Counts, most: int, going: Collection[str]) -> None:
+        """Reads the indexes of the store's packs, and begins a pack. Raises OSError.
+
+        most: see PackWriter · going: see Usage
+        """
         self._store, self._counts = store, counts
         self._lock = Lock()
         self._before = Known()  # chunks that the store had
+        self._usage = Usage(store.images, going, self._before)
         self._here: dict[bytes, int] = {}  # by name: the block in this image's pack, or 0 for zeros
         self._numbers = {"": ZEROS}  # of packs, in the order of first use; the pack without a name is that of zeros
         self._finished: dict[str, Pack] = {}
@@ -53,33 +64,62 @@ class Placing:
     def has(self, name: bytes, size: int) -> bool:
         """Returns whether the store has a chunk of this name, or need not have it since it is zero."""
         with self._lock:
-            return self._where(name) is not None or name == self._store.cipher.name_of_zeros(size)
+            return bool(self._places(name)) or name == self._store.cipher.name_of_zeros(size)
 
     def place(self, pieces: Sequence[Piece], chunks: Sequence[Chunk]) -> Placed:
         """Gives chunks that the store lacks a place in the pack, one behind the other, as they will be read.
 
-        Raises Damaged if the store lacks a chunk that was added by its name; OSError.
+        A chunk that the store has in a sparse pack alone waits, unless it was added by its name.
+
+        Raises Damaged if the store lacks a chunk that was added by its name; OSError, StoreUnusable.
         """
         with self._lock:
-            places: dict[bytes, tuple[str, int]] = {}
-            unknown: dict[bytes, memoryview] = {}
-            for chunk, (_, data, known) in zip(chunks, pieces, strict=True):
+            for chunk, (_, data, _) in zip(chunks, pieces, strict=True):
                 self._count(chunk.name, len(data))
-                if place := self._where(chunk.name):
-                    places[chunk.name] = place
-                elif known:
-                    raise Damaged.of(self._store.path, f"it has no chunk {chunk.name.hex()}")
-                else:
-                    unknown[chunk.name] = data
-            entries = self.pack.place([(name, len(data)) for name, data in unknown.items()])
-            for entry in entries:
-                self._here[entry.name] = entry.block
-                places[entry.name] = self.pack.id, entry.block
-            self._counts.written += sum(entry.size for entry in entries)
-            brought = [
-                self._brought(piece[0], chunk, *places[chunk.name]) for piece, chunk in zip(pieces, chunks, strict=True)
-            ]
-        return Placed(entries, [*unknown.values()], brought)
+            return self._placed([*zip(pieces, chunks, strict=True)], may_wait=True)
+
+    def take(self, waiting: Iterable[Named]) -> None:
+        """Counts chunks that wait as used by this image, in each pack that has them."""
+        with self._lock:
+            for name in {chunk.name for _, chunk in waiting}:
+                for pack, block in self._before.places(name):
+                    self._usage.take(pack, block)
+
+    def place_waiting(self, waiting: Sequence[Named]) -> Placed:
+        """Places chunks that have waited; those in packs that are sparse even with this image are written again.
+
+        Raises OSError, StoreUnusable.
+        """
+        with self._lock:
+            return self._placed(waiting, may_wait=False)
+
+    def _placed(self, named: Sequence[Named], may_wait: bool) -> Placed:
+        """The lock is held."""
+        places: dict[bytes, Place] = {}
+        unknown: dict[bytes, memoryview] = {}
+        placed: list[Named] = []
+        waiting: list[Named] = []
+        for piece, chunk in named:
+            _, data, known = piece
+            found = self._places(chunk.name)
+            place = self._chosen(found, is_known=known is not None)
+            if found and not place and may_wait:
+                waiting.append((piece, chunk))
+                continue
+            placed.append((piece, chunk))
+            if place:
+                places[chunk.name] = place
+            elif known:
+                raise Damaged.of(self._store.path, f"it has no chunk {chunk.name.hex()}")
+            else:
+                unknown[chunk.name] = data
+        entries = self.pack.place([(name, len(data)) for name, data in unknown.items()])
+        for entry in entries:
+            self._here[entry.name] = entry.block
+            places[entry.name] = self.pack.id, entry.block
+        self._counts.written += sum(entry.size for entry in entries)
+        brought = [self._brought(piece[0], chunk, *places[chunk.name]) for piece, chunk in placed]
+        return Placed(entries, [*unknown.values()], brought, waiting)
 
     def finish(self) -> None:
         """Finishes this image's pack if anything was written to it. Raises OSError."""
@@ -90,11 +130,18 @@ class Placing:
         """Returns the packs that the image needs, as its references count them."""
         return [self._finished[pack] for pack in self._numbers if pack]
 
-    def _where(self, name: bytes) -> tuple[str, int] | None:
-        """Returns pack and block; zeros are in a pack without a name. The lock is held."""
+    def _places(self, name: bytes) -> Sequence[Place]:
+        """Returns where a chunk is; zeros are in a pack without a name. The lock is held."""
         if (block := self._here.get(name)) is None:
-            return self._before.find(name)
-        return self.pack.id if block else "", block
+            return [*self._before.places(name)]
+        return [(self.pack.id if block else "", block)]
+
+    def _chosen(self, found: Sequence[Place], is_known: bool) -> Place | None:
+        """Returns the place that is not in a sparse pack; of a chunk that is known by its name any, if need be."""
+        if is_known and len(found) == 1:
+            return found[0]
+        dense = (place for place in found if place[0] in ("", self.pack.id) or self._usage.is_dense(place[0]))
+        return next(dense, found[0] if is_known and found else None)
 
     def _brought(self, number: int, chunk: Chunk, pack: str, block: int) -> Brought:
         """Numbers the pack at its first use. The lock is held."""
