@@ -39,6 +39,11 @@ def test_old_steps_go_but_for_those_that_a_rule_keeps(ranks: Any, tmp_path: Path
     assert run_in(store, "train").store().clean() == 0  # what only the others needed is gone as well
 
 
+def test_a_part_that_rests_keeps_no_old_step(ranks: Any, tmp_path: Path) -> None:
+    """Of 4.25 MiB each, packs of the last step are there, without those of the one before."""
+    assert max(ranks("rests", store=str(tmp_path / "store"))[0]) < 4.5 * (1 << 20)
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_save_that_fails_ends_no_training(ranks: Any, tmp_path: Path, world: int) -> None:
     found = ["NotSaved: NotSaveable", None, "NotSaved: UsageError", "NotSaved: UsageError", "NotSaved: NotSaveable"]

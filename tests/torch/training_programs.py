@@ -117,6 +117,18 @@ def looks(rank: int, world: int, store: str) -> Any:
         return keeper.load_latest(into=state), digests(state)
 
 
+def rests(rank: int, world: int, store: str) -> Any:
+    """Saves seven steps of a state of which a part rests. Returns the bytes of packs on the disk after each."""
+    state, found = {"moves": torch.rand(1 << 20), "rests": torch.rand(1 << 16)}, []
+    with Checkpointer(store, keep_last=1, alone=True) as keeper:
+        for step in range(7):
+            state["moves"] += 1
+            keeper.save(step, state)
+            keeper.wait()
+            found.append(sum(path.stat().st_size for path in (Path(store) / "packs").iterdir()))
+    return found
+
+
 def keeps(rank: int, world: int, store: str) -> Any:
     """Saves nine steps under a rule. Returns the steps that are left, and facts about the saves."""
     state = {"a": torch.zeros(1000), "step": 0}

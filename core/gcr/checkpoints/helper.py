@@ -9,7 +9,7 @@ import os
 import socket
 import subprocess
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from ctypes import Array, addressof
 from pathlib import Path
@@ -52,6 +52,7 @@ class SaveHelper:
         files: Iterable[File],
         chunk_bytes: int = DEFAULT_CHUNK_BYTES,
         threads: int = THREADS,
+        going: Collection[str] = (),
     ) -> Share:
         """Writes files as `write_share` does. regions: in which files of arrays lie; others are copied.
 
@@ -59,12 +60,12 @@ class SaveHelper:
         """
         found = list(files)
         if sum(len(data) for _, data in found) < WORTH_BYTES:
-            return write_share(run, step, found, chunk_bytes, threads)
+            return write_share(run, step, found, chunk_bytes, threads, going)
         with self._lock:
             if (channel := self._started()) is None:
-                return write_share(run, step, found, chunk_bytes, threads)
+                return write_share(run, step, found, chunk_bytes, threads, going)
             try:
-                return _asked(channel, Places(regions, found), run, step, chunk_bytes, threads)
+                return _asked(channel, Places(regions, found), run, step, chunk_bytes, threads, going)
             except PeerGone as gone:
                 raise PeerGone(f"the save helper {self._ended()}") from gone
 
@@ -164,12 +165,15 @@ def _copied(loose: Sequence[memoryview]) -> Iterator[Region]:
     yield region
 
 
-def _asked(channel: Channel, places: Places, run: Run, step: int, chunk_bytes: int, threads: int) -> Share:
+def _asked(
+    channel: Channel, places: Places, run: Run, step: int, chunk_bytes: int, threads: int, going: Collection[str]
+) -> Share:
     for number, region in enumerate(places.regions):
         _lend(channel, number, region)
     with KeySource.chosen().lent() as key:
         place = (str(run.folder), bool(key), run.image(step))
-        return ask(channel, WriteShare(*place, chunk_bytes, threads, tuple(places.placed)), key, timeout=WRITE_S)[0]
+        asked = WriteShare(*place, chunk_bytes, threads, tuple(places.placed), tuple(going))
+        return ask(channel, asked, key, timeout=WRITE_S)[0]
 
 
 def _lend(channel: Channel, number: int, region: Region) -> None:

@@ -24,7 +24,7 @@ class LendRegion(Operation[Nothing], frozen=True):
 class WriteShare(Operation[Share], frozen=True):
     """Files in the regions that were lent, as the share of one rank. The regions are let go with the answer.
 
-    image: of the step · chunk_bytes, threads: as of `write_files`
+    image: of the step · chunk_bytes, threads, going: as of `write_files`
     """
 
     op = "write_share"
@@ -36,3 +36,4 @@ class WriteShare(Operation[Share], frozen=True):
     chunk_bytes: Size
     threads: Size
     files: tuple[Placed, ...]
+    going: tuple[str, ...]

@@ -104,6 +104,12 @@ class Run(Struct, frozen=True):
         except NoSuchImage:  # another process has removed one just now
             return 0
 
+    def going(self, step: int, keep_last: int | None, keep_every: int | None) -> Sequence[str]:
+        """Returns the images that go from the folder once this step is saved; see `doomed`. Raises as `store`."""
+        here = self._steps_here()
+        gone = here if self.url else doomed([*here, step], keep_last, keep_every)
+        return [self.image(each) for each in gone if each != step]
+
     def keep_only(self, step: int) -> None:
         """Removes all other steps of the run from the folder, which a bucket has. Raises as `remove`."""
         self.remove(each for each in self._steps_here() if each != step)

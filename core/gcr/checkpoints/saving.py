@@ -7,7 +7,7 @@ save that loses a rank or the coordinator leaves no step, but files that the nex
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 from msgspec import Struct
@@ -42,10 +42,15 @@ class Framework(Struct, frozen=True):
 
 
 def write_share(
-    run: Run, step: int, files: Iterable[File], chunk_bytes: int = DEFAULT_CHUNK_BYTES, threads: int = THREADS
+    run: Run,
+    step: int,
+    files: Iterable[File],
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+    threads: int = THREADS,
+    going: Collection[str] = (),
 ) -> Share:
     """Writes the share of one rank in a step of a run, as `write_files`. Raises UnsafeRuntime and WrongKey as well."""
-    return write_files(run.store(), run.image(step), files, chunk_bytes, threads)
+    return write_files(run.store(), run.image(step), files, chunk_bytes, threads, going)
 
 
 class Saving:

@@ -1,6 +1,6 @@
 """The share of one rank in a step: files that it writes into a pack, before any manifest names them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
 
@@ -24,12 +24,19 @@ class Share(Struct, frozen=True):
 
 
 def write_files(
-    store: Store, image: str, files: Iterable[File], chunk_bytes: int = DEFAULT_CHUNK_BYTES, threads: int = THREADS
+    store: Store,
+    image: str,
+    files: Iterable[File],
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+    threads: int = THREADS,
+    going: Collection[str] = (),
 ) -> Share:
     """Writes files of one rank into the store; they are durable when this returns, and part of no step yet.
 
     A file is asked for when there is work for a thread; its bytes must not change from then on. Names are unique among
     the files of all ranks. The coordinator has begun the step, which is to be this image.
+
+    going: images that go once the step is saved; they are no reason to use a pack of theirs
 
     Raises StoreUnusable, and the errors of the files.
     """
@@ -41,7 +48,7 @@ def write_files(
             taken.append(ImagedFile(name, len(memory)))
             yield taken[-1], memory
 
-    with PartWriter(store, image, threads=threads, chunk_bytes=chunk_bytes) as writer:
+    with PartWriter(store, image, threads=threads, chunk_bytes=chunk_bytes, going=going) as writer:
         writer.add_files(noted())
         reach("checkpoint.share_written")
         part = writer.finish()

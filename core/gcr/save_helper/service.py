@@ -52,7 +52,8 @@ class SaveService(Struct):
         path = Path(asked.store)
         with usable(path):
             store = Store(path, cipher_of(lent_key(fds, asked.encrypted)))
-        return write_files(store, asked.image, _files(asked.files, regions), asked.chunk_bytes, asked.threads)
+        files = _files(asked.files, regions)
+        return write_files(store, asked.image, files, asked.chunk_bytes, asked.threads, asked.going)
 
 
 def _files(placed: Sequence[Placed], regions: dict[int, Region]) -> Iterator[File]:

@@ -123,7 +123,7 @@ class Checkpointer:
         self._together = Together(timeout_s, alone)
         self._stager = Stager()
         self._pacing = Pacing(slowdown, in_flight, self._together, lambda: self._stager.buffer_bytes)
-        self._writers = Writers(self.run, threads, chunk_bytes)
+        self._writers = Writers(self.run, threads, chunk_bytes, self._keep)
         self._aside = AsideStager(self._stager, way)
         self._thread = ThreadPoolExecutor(1, "gcr-save")
         self._failed: NotSaved | None = None

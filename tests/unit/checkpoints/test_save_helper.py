@@ -93,6 +93,15 @@ def test_the_step_has_the_bytes_wherever_they_lay(
     assert run.steps() == [1, 2]
 
 
+def test_a_pack_of_steps_that_go_is_no_place(run: Run, saver: SaveHelper) -> None:
+    """The step has a third of it. With less than a quarter it would be written again."""
+    data = bytearray(Random(1).randbytes(12 * SMALL))
+    saved(run, 1, lambda: saver.write([], run, 1, [("0.0", memoryview(data))], SMALL))
+    for blocks, going, written in [(2, [], 0), (4, run.going(2, 1, None), 0), (2, run.going(2, 1, None), 2)]:
+        share = saver.write([], run, 2, [("0.0", memoryview(data)[: blocks * SMALL])], SMALL, going=going)
+        assert share.part.counts.written == written * SMALL
+
+
 def test_a_helper_that_is_killed_costs_one_save_whenever_that_is(run: Run, saver: SaveHelper) -> None:
     drawn, regions, kept = Random(7), [Region.made(32 << 20)], []
     regions[0].memory(0, 32 << 20)[:] = Random(1).randbytes(32 << 20)

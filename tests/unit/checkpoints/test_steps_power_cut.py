@@ -28,8 +28,9 @@ def data_of(seed: int, size: int = 9000) -> bytearray:
     return bytearray(random.Random(seed).randbytes(size))
 
 
-OLD: Ranks = [data_of(1), data_of(2)]
-NEW: Ranks = [data_of(1), data_of(3), data_of(4, 5000)]  # one rank more; the first one's bytes are there already
+OLD: Ranks = [data_of(1), data_of(2, SMALL + 5000)]
+NEW: Ranks = [data_of(1), OLD[1][SMALL:], data_of(4, 5000)]
+"""One rank more. The first one's bytes are there already; the second one's are a fifth of a pack, which is left."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +42,9 @@ def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def save(run: Run, step: int, ranks: Ranks) -> None:
     """Saves as the ranks of a training do: each writes its share, and the coordinator publishes last."""
+    going = run.going(step, 1, None)
     saving = Saving(run, step, SMALL)
-    shares = [write_share(run, step, [(f"{n}.0", memoryview(data))], SMALL) for n, data in enumerate(ranks)]
+    shares = [write_share(run, step, [(f"{n}.0", memoryview(data))], SMALL, 1, going) for n, data in enumerate(ranks)]
     saving.commit(shares, b"what it is", len(ranks), Framework("torch", {}))
 
 
@@ -85,7 +87,9 @@ def test_while_a_step_is_saved_and_the_one_before_goes(tmp_path: Path) -> None:
         run.remove([1])
 
     looked_at, found = 0, list[dict[int, Ranks]]()
-    for state in states(recorded(tmp_path, saves)):
+    disk = recorded(tmp_path, saves)
+    assert run_in(tmp_path / "store", "train").manifest(2).costs.bytes_written == 10_000
+    for state in states(disk):
         found.append(steps_after(state, tmp_path))
         assert found[-1] in ({1: OLD}, {1: OLD, 2: NEW}, {2: NEW})
         looked_at += 1
