@@ -24,7 +24,7 @@ from gcr.imageerrors import Damaged, NoSuchImage, WrongImage
 log = logging.getLogger("gcr.image")
 
 SHARE = 4  # a pack of which less than one part in so many is used is sparse
-MOST_IMAGES = 64  # reading the references of one takes 10 ms for 17 GB
+MOST_IMAGES = 64  # reading the references of one takes 10 to 20 ms for 17 GB
 
 Blocks = Mapping[str, "array[int]"]  # by pack: the block of each chunk of it that an image refers to
 
