@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from image_example import DOCUMENT, documented, example
 from imaging import CIPHERS, MANY, bytes_of, check, described, files, mapped, read, write
 
-from gcr.cli.picture import facts
+from gcr.cli.picture import of_image
 from gcr.hashing import HashKey
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.entry import BLOCK, Entry
@@ -294,5 +294,5 @@ def test_how_long_the_program_stood_still_is_told(store: Store) -> None:
         manifest, timings={"stop": 1.0, "quiesced": 1.5, "snapshotted": 1.75, "running": 2.0, "drained": 9.0}
     )
     assert (stop_s(manifest), stop_s(live)) == (None, 1.0)
-    assert ("stopped for", "1.00 s") in [*facts(live)]
+    assert ("stopped for", "1.00 s") in of_image(live, 0).facts
     assert [(each.name, each.begin) for each in phases(live)] == [("quiesce", 1.0), ("snapshot", 1.5), ("drain", 1.75)]
