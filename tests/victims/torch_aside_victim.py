@@ -79,7 +79,7 @@ class Training:
         return f"{save.way} {save.why}"
 
     def helper(self) -> str:
-        process = self.keeper._helper._process
+        process = self.keeper._writers._helper._process
         return str(process.pid if process else None)
 
     def durable(self) -> str:
