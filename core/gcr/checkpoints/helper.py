@@ -30,7 +30,7 @@ from gcr.rendezvous.launch import daemon_environment, start_module
 
 log = logging.getLogger("gcr.torch")
 
-WORTH_BYTES = 64 << 20  # a smaller share is written here, within the time of a start
+WORTH_BYTES = 64 << 20  # while there is no helper a smaller share is written here, within the time of its start
 START_S, LEND_S, END_S = 30.0, 30.0, 5.0
 WRITE_S = 7 * 86400.0  # a store may be slow; its own errors end a write that hangs
 
@@ -59,7 +59,7 @@ class SaveHelper:
         Raises PeerGone if the helper ends; the next share has another one. Else as `write_share`.
         """
         found = list(files)
-        if sum(len(data) for _, data in found) < WORTH_BYTES:
+        if not self._lives and sum(len(data) for _, data in found) < WORTH_BYTES:
             return write_share(run, step, found, chunk_bytes, threads, going)
         with self._lock:
             if (channel := self._started()) is None:
@@ -69,9 +69,14 @@ class SaveHelper:
             except PeerGone as gone:
                 raise PeerGone(f"the save helper {self._ended()}") from gone
 
+    @property
+    def _lives(self) -> bool:
+        there, channel = self._process, self._channel
+        return bool(there and there.poll() is None and channel and not channel.closed.is_set())
+
     def _started(self) -> Channel | None:
         """Returns the channel of the helper; None where none can be started, which is logged once."""
-        if self._channel and self._process and self._process.poll() is None and not self._channel.closed.is_set():
+        if self._lives:
             return self._channel
         self._end()
         if self._cannot_start:

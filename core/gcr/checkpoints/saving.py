@@ -7,7 +7,7 @@ save that loses a rank or the coordinator leaves no step, but files that the nex
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 from msgspec import Struct
@@ -51,6 +51,10 @@ def write_share(
 ) -> Share:
     """Writes the share of one rank in a step of a run, as `write_files`. Raises UnsafeRuntime and WrongKey as well."""
     return write_files(run.store(), run.image(step), files, chunk_bytes, threads, going)
+
+
+WriteShare = Callable[[Run, int, Sequence[File], int], Share]
+"""Writes files in chunks of so many bytes, as `write_share` does."""
 
 
 class Saving:
@@ -100,17 +104,24 @@ class Saving:
         begun.callback(claim.withdraw)
         return claim
 
-    def commit(self, shares: Sequence[Share], record: bytes, world: int, framework: Framework) -> Manifest:
+    def commit(
+        self,
+        shares: Sequence[Share],
+        record: bytes,
+        world: int,
+        framework: Framework,
+        write: WriteShare = write_share,
+    ) -> Manifest:
         """Publishes the step with the shares of all ranks; it outlives any crash when this returns. Closes.
 
-        record: says what the files are, for the reader · world: number of ranks
+        record: says what the files are, for the reader, and is written by `write` · world: number of ranks
         Raises StoreUnusable, Damaged if this process does not see a rank's pack.
         """
         self._marks.mark("written")
         reach("checkpoint.commit")
         try:
             with usable(self._store.path):
-                own = write_share(self.run, self.step, [(RECORD, memoryview(record))], self._chunk_bytes)
+                own = write(self.run, self.step, [(RECORD, memoryview(record))], self._chunk_bytes)
                 every = [*shares, own]
                 refuse_missing(self._store, [share.part for share in every])
                 part = joined([share.part for share in every])

@@ -157,7 +157,7 @@ class Writer(StorageWriter):
         files = [f"{plan.storage_data}.{number}" for number in range(len(plan.items))]
         try:
             items = _resolved(plan.items, files, planner)
-            share = self._write(self.run, self.step, items, self.chunk_bytes, self.threads)
+            share = self._written(self.run, self.step, items, self.chunk_bytes)
         except BaseException:
             self.close()  # DCP fails the save on all ranks
             raise
@@ -180,11 +180,14 @@ class Writer(StorageWriter):
         if not is_paths(metadata.planner_data):
             shares.append(self._pickled(metadata.planner_data))
         framework = Framework("torch", {"torch": str(torch.__version__)})
-        self._begun.thing.commit(shares, to_json(metadata, files), self._world, framework)
+        self._begun.thing.commit(shares, to_json(metadata, files), self._world, framework, self._written)
 
     def _pickled(self, planner_data: object) -> Share:
         data = pickle.dumps(planner_data)
-        return write_share(self.run, self.step, [(PLANNER, memoryview(data))], self.chunk_bytes)
+        return self._written(self.run, self.step, [(PLANNER, memoryview(data))], self.chunk_bytes)
+
+    def _written(self, run: Run, step: int, files: Iterable[File], chunk_bytes: int) -> Share:
+        return self._write(run, step, files, chunk_bytes, self.threads)
 
 
 def _key(index: MetadataIndex) -> MetadataIndex:
