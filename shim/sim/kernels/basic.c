@@ -107,19 +107,27 @@ static void tell(uint32_t* flags, uint32_t rank, uint32_t ranks, uint32_t epoch,
     __atomic_store_n(&flags[rank * kFlagStride], epoch, __ATOMIC_RELEASE);
 }
 
-static void hear(struct gcr_sim_launch* launch, uint32_t* flags, uint32_t ranks, uint32_t epoch, uint64_t* data,
-                 uint64_t words) {
-    for (uint32_t other = 0; other < ranks; other++)
-        while ((int32_t)(__atomic_load_n(&flags[other * kFlagStride], __ATOMIC_ACQUIRE) - epoch) < 0) {
-            if (launch->stopping(launch)) return;
-            rest();
-        }
-    const uint64_t* told = half_of(flags, ranks, epoch, words);
+static int await(struct gcr_sim_launch* launch, const uint32_t* flag, uint32_t epoch) {
+    while ((int32_t)(__atomic_load_n(flag, __ATOMIC_ACQUIRE) - epoch) < 0) {
+        if (launch->stopping(launch)) return 0;
+        rest();
+    }
+    return 1;
+}
+
+static void sum_up(const uint64_t* told, uint32_t ranks, uint64_t* data, uint64_t words) {
     for (uint64_t i = 0; i < words; i++) {
         uint64_t sum = 0;
         for (uint32_t other = 0; other < ranks; other++) sum += told[other * words + i];
         data[i] = sum;
     }
+}
+
+static void hear(struct gcr_sim_launch* launch, uint32_t* flags, uint32_t ranks, uint32_t epoch, uint64_t* data,
+                 uint64_t words) {
+    for (uint32_t other = 0; other < ranks; other++)
+        if (!await(launch, &flags[other * kFlagStride], epoch)) return;
+    sum_up(half_of(flags, ranks, epoch, words), ranks, data, words);
 }
 
 static void meet(struct gcr_sim_launch* launch, void** params) {
@@ -163,6 +171,50 @@ KERNEL(peer_reduce) {
 PARAMS(cross_device_reduce_peers, 8, 4, 4, 4, 8, 4);
 KERNEL(cross_device_reduce_peers) {
     meet_at_peers(launch, params);
+}
+
+// cross_device_reduce_counted(places, rank, ranks, counter, data, words): the same, with the epoch in device memory, which
+// each run counts up. So a graph that holds it can be launched again.
+PARAMS(cross_device_reduce_counted, 8, 4, 4, 8, 8, 4);
+KERNEL(cross_device_reduce_counted) {
+    uint32_t* counter = launch->view(launch, PARAM(uint64_t, 3), 4, 1);
+    if (!counter) return;
+    uint32_t epoch = ++*counter;
+    meet_at_peers(launch, (void*[]){params[0], params[1], params[2], &epoch, params[4], params[5]});
+}
+
+// ncclDevKernel_SendRecv(channel, sends, epoch, data, words): one end of a channel, memory that both ends map. The sender
+// leaves its words there and waits until they are taken. Two flags, 64 bytes apart, then the words; epochs are 1, 2, 3 …
+PARAMS(ncclDevKernel_SendRecv, 8, 4, 4, 8, 4);
+KERNEL(ncclDevKernel_SendRecv) {
+    uint32_t sends = PARAM(uint32_t, 1), epoch = PARAM(uint32_t, 2), words = PARAM(uint32_t, 4);
+    uint32_t* flags = launch->view(launch, PARAM(uint64_t, 0), 2 * kFlagStride * 4 + words * 8, 1);
+    uint64_t* data = launch->view(launch, PARAM(uint64_t, 3), words * 8, 1);
+    if (!flags || !data) return;
+    uint32_t *full = flags, *taken = flags + kFlagStride;
+    void* there = flags + 2 * kFlagStride;
+    if (!sends && !await(launch, full, epoch)) return;
+    memcpy(sends ? there : data, sends ? data : there, words * 8);
+    __atomic_store_n(sends ? full : taken, epoch, __ATOMIC_RELEASE);
+    if (sends) await(launch, taken, epoch);
+}
+
+// cross_device_reduce_copied(place, flags, rank, ranks, epoch, data, words): the same sum where threads of the ranks copy.
+// It leaves its words in its own place, and sets the flag `ready`; a thread of its process copies them to the places of the
+// others and sets, for each, the flag `arrived`. `flags`: of this rank, in host memory: `ready`, then one for each rank.
+PARAMS(cross_device_reduce_copied, 8, 8, 4, 4, 4, 8, 4);
+KERNEL(cross_device_reduce_copied) {
+    uint32_t rank = PARAM(uint32_t, 2), ranks = PARAM(uint32_t, 3), epoch = PARAM(uint32_t, 4);
+    uint32_t words = PARAM(uint32_t, 6);
+    uint32_t* place = launch->view(launch, PARAM(uint64_t, 0), meeting_bytes(ranks, words), 1);
+    uint32_t* flags = launch->view(launch, PARAM(uint64_t, 1), (ranks + 1) * kFlagStride * 4, 1);
+    uint64_t* data = launch->view(launch, PARAM(uint64_t, 5), words * 8, 1);
+    if (!place || !flags || !data) return;
+    tell(place, rank, ranks, epoch, data, words);
+    __atomic_store_n(flags, epoch, __ATOMIC_RELEASE);
+    for (uint32_t other = 0; other < ranks; other++)
+        if (other != rank && !await(launch, flags + (1 + other) * kFlagStride, epoch)) return;
+    sum_up(half_of(place, ranks, epoch, words), ranks, data, words);
 }
 
 // A device variable, and a kernel that reads a launch's shape: out[0..5] = grid, block
