@@ -115,7 +115,8 @@ class SaveHelper:
             self._channel.close()
         if self._process and self._pid == os.getpid():
             self._process.kill()
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):  # a disk that hangs may hold it for longer
+                self._process.wait(END_S)
         self._channel = self._process = None
 
     def close(self) -> None:

@@ -37,12 +37,12 @@ class SaveService(Struct):
 
     def _lend(self, asked: LendRegion, fds: list[int]) -> None:
         """Maps a region once all of its segments have come. Raises NotASegment, RolledBack, UsageError, OSError."""
+        region = Region(asked.nbytes, holds=False)  # the program ends its holds
         if asked.offset == 0:
             self._sizes[asked.number] = []
         self._sizes[asked.number] += asked.sizes
         arrived = self._arriving.add(asked.number, fds, asked.offset, asked.total)
         if arrived is not None:
-            region = Region(asked.nbytes, holds=False)  # the program ends its holds
             region.fill(self._sizes.pop(asked.number), arrived)
             self._regions[asked.number] = region
 

@@ -13,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -105,8 +104,10 @@ class AsideStager:
     def prepare(self) -> None:
         """Has gcr make all ready for `stage` while the caller finds its state, where the last one was the worker's."""
         if self._worked and time.monotonic() >= self._silent_until:
-            with suppress(GcrError, OSError):  # `stage` meets it as well, and says so
+            try:
                 self._prepared = Aside()
+            except (GcrError, OSError) as error:  # `stage` says so; it does not wait for gcr once more
+                self._note(error)
 
     def unprepare(self) -> None:
         """Takes back what was prepared and not used."""

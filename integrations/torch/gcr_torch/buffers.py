@@ -4,7 +4,9 @@ A buffer is a memory file, so another process can be lent it (gcr.checkpoints.he
 """
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 from weakref import finalize
@@ -53,11 +55,14 @@ class Buffer:
 
 
 class Buffers:
-    """Buffers, free or not. Thread-safe: staged tensors are dropped on any thread."""
+    """Buffers, free or not. Thread-safe: staged tensors are dropped on any thread.
+
+    The garbage collector may give memory back in the middle of any method here, so `_give_back` takes no lock.
+    """
 
     def __init__(self) -> None:
         self.total = 0
-        self._free: list[Memory] = []
+        self._free = deque[Memory]()
         self._lock = Lock()
 
     def taken(self, sizes: Iterable[int], pin: bool) -> Buffer:
@@ -73,14 +78,23 @@ class Buffers:
     def _found(self, nbytes: int, pin: bool) -> Memory | None:
         """Takes the smallest free memory that serves; where none does, those that are too small are dropped."""
         with self._lock:
-            alike = [memory for memory in self._free if memory.pinned >= pin]
+            free = self._all_free()
+            alike = [memory for memory in free if memory.pinned >= pin]
             large = [memory for memory in alike if memory.region.nbytes >= nbytes]
             gone = [min(large, key=lambda memory: memory.region.nbytes)] if large else alike
-            self._free = [memory for memory in self._free if memory not in gone]
-        if large:
-            return gone[0]
-        self._dropped(gone)
-        return None
+            self._free.extend(memory for memory in free if memory not in gone)
+            if large:
+                return gone[0]
+            self.total -= sum(memory.region.nbytes for memory in gone)
+            return None
+
+    def _all_free(self) -> list[Memory]:
+        """Takes all free memory."""
+        found: list[Memory] = []
+        with suppress(IndexError):
+            while True:
+                found.append(self._free.popleft())
+        return found
 
     def _made(self, nbytes: int, pin: bool) -> Memory:
         region = Region.made(nbytes)
@@ -89,21 +103,12 @@ class Buffers:
         return Memory(region, pin and _pinned(region))
 
     def _give_back(self, memory: Memory) -> None:
-        with self._lock:
-            self._free.append(memory)
+        self._free.append(memory)
 
     def drop(self) -> None:
         """Frees the memory of free buffers."""
         with self._lock:
-            gone, self._free = self._free, []
-        self._dropped(gone)
-
-    def _dropped(self, gone: Iterable[Memory]) -> None:
-        for memory in gone:
-            if memory.pinned:
-                _cudart().cudaHostUnregister(memory.region.first)
-            with self._lock:
-                self.total -= memory.region.nbytes
+            self.total -= sum(memory.region.nbytes for memory in self._all_free())
 
 
 def padded(nbytes: int) -> int:
@@ -115,10 +120,16 @@ def _cudart() -> Any:
 
 
 def _pinned(region: Region) -> bool:
-    """Page-locks memory, where CUDA is in use. Returns whether it did."""
+    """Page-locks memory for as long as it is there, where CUDA is in use. Returns whether it did."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     failed = int(_cudart().cudaHostRegister(region.first, region.nbytes, 0))
     if failed:
         log.warning("%d bytes of host memory cannot be page-locked: error %d of CUDA", region.nbytes, failed)
-    return not failed
+        return False
+    finalize(region, _unpinned, region.first).atexit = False  # it runs before the older one, which unmaps
+    return True
+
+
+def _unpinned(address: int) -> None:
+    _cudart().cudaHostUnregister(address)
