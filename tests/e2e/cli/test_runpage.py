@@ -15,7 +15,7 @@ from gcr.image.store.store import Store
 
 from . import browser
 from .conftest import Gcr
-from .test_webpage import COLOURS, HOSTILE, OVERLAPS, ROWS, UNSEEN
+from .test_webpage import HOSTILE, ROWS, readable
 
 CHUNK = 32 << 10
 LONG = "optimizer.state.model.layers.17.self_attn.q_proj.weight.exp_avg_sq"
@@ -97,12 +97,4 @@ def test_its_page_on_any_screen(page: tuple[browser.Page, Path, dict[str, Any]],
     """No text is cut off, covered or hard to read, and no screen scrolls sideways."""
     tab, file, _ = page
     for width in (320, 390, 640, 700, 1280):
-        tab.look(width, scheme)
-        tab.open(file)
-        assert tab.ask("document.scrollingElement.scrollWidth") <= width
-        assert tab.ask(UNSEEN) == []
-        assert tab.ask(OVERLAPS) == []
-        below, *others = [browser.luminance(colour) for colour in tab.ask(COLOURS)]
-        cards, words = others[:4], others[4:]
-        assert (below > 0.5) == (scheme == "light")
-        assert min(browser.contrast(word, ground) for word in words for ground in (below, *cards)) >= 4.5
+        readable(tab, file, width, scheme)

@@ -115,7 +115,11 @@ def test_bars_are_as_long_as_what_they_stand_for(page: tuple[browser.Page, Path,
 @pytest.mark.parametrize("width", [320, 390, 640, 1280])
 def test_on_any_screen(page: tuple[browser.Page, Path, dict[str, Any]], width: int, scheme: str) -> None:
     """No text is cut off, covered or hard to read, and no screen scrolls sideways."""
-    tab, file, _ = page
+    readable(*page[:2], width, scheme)
+
+
+def readable(tab: browser.Page, file: Path, width: int, scheme: str) -> None:
+    """Looks at the page on a screen of so many pixels."""
     tab.look(width, scheme)
     tab.open(file)
     assert tab.ask("document.scrollingElement.scrollWidth") <= width
