@@ -22,7 +22,7 @@ UNDISTURBED_SECONDS = 3.0
 EVERY_SECONDS, FLIGHT = 60.0, 2
 TRAINED = 0.01  # of the parameters, beside a frozen model
 PROBE = 2 << 30  # bytes of a plain writer
-SLOWEST = 6  # steps whose place in the save is told
+SLOWEST = 6  # of the steps beside a save: so many are told with their times
 Row = dict[str, Any]
 
 

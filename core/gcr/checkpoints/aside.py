@@ -114,7 +114,7 @@ class Aside:
         return self.region.memory(self._places[number], self._spans[number].bytes)
 
     def give_up(self) -> None:
-        """Ends a save whose bytes are not on the host yet: the daemon takes everything back. Idempotent."""
+        """Ends a save that is under way: the daemon takes everything back. Idempotent."""
         self._client.close()
 
     def _await_aside(self, timeout: float) -> None:

@@ -91,7 +91,7 @@ def _items(record: _Record) -> Iterator[Item]:
 
 
 def files_alone(manifest: Manifest) -> Sequence[Item]:
-    """Returns the files of a step by their own names, for one whose record is not read."""
+    """Returns the files of a step by their own names, where its record cannot be read."""
     return [*_by_name({file.name for file in manifest.files})]
 
 

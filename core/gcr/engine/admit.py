@@ -55,7 +55,7 @@ def refuse_stopped(target: Target) -> None:
 
 
 def refuse_unconnected(target: Target) -> None:
-    """Refuses a process whose agent has no connection: no step could reach it. Raises WrongState."""
+    """Refuses a process without a connected agent: no step could reach it. Raises WrongState."""
     if not (target.process.connected or target.process.ended):
         text = f"the agent of process {target.pid} has not connected to this daemon"
         raise WrongState(text, state=target.process.state, hint="the same once more")

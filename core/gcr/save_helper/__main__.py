@@ -1,7 +1,8 @@
 """The save helper, started by a program that saves: `python -m gcr.save_helper PID FD`.
 
-It has less claim to the processors than the program, whose process PID is. It ends with the program's socket, and with
-the program where a child of that has the socket too. A share under way is left: no step names it.
+PID is the program's process. The helper has less claim to the processors than the program. It ends when the socket
+closes, or when the program ends: a child of the program may keep the socket open. A share under way is left then, and
+no step names it.
 """
 
 import gcr.starting

@@ -54,7 +54,7 @@ class _Optimizer:
 
 
 def _wraps_nothing(module: nn.Module) -> bool:
-    """Tells whether no module within it is of PyTorch's wrappers, whose parameters have other names in a state."""
+    """Tells whether the module has none of PyTorch's wrappers in it. They change the names of parameters in a state."""
     kinds = {type(each) for each in module.modules()}
     return not any(base.__module__.startswith(WRAPPERS) for kind in kinds for base in kind.__mro__)
 

@@ -136,7 +136,7 @@ def _copied_aside(
 
 
 def _named(program: Program, course: Course) -> SaveNowRequest:
-    """Waits until the program names the memory, whose work has ended. Raises Interrupted, DeadlinePassed."""
+    """Waits until the program names the memory; the work on that has ended. Raises Interrupted, DeadlinePassed."""
     while True:
         with suppress(Empty):
             return program.named.get(timeout=course.left(LOOK_S))
