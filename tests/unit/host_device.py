@@ -75,7 +75,7 @@ class Device:
         return DeviceRange(ctypes.addressof(made), one.size, {one.id: 0})
 
     def release(self, where: DeviceRange) -> None:
-        del self.room[where.address]
+        self.room.pop(where.address, None)
 
     def move(self, moves: Sequence[Move]) -> Any:
         for each in moves:

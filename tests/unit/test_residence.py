@@ -63,6 +63,21 @@ def is_there(device: Owned, held: Holding) -> bool:
     return 1 in device.memory_of
 
 
+def test_memory_that_is_forgotten_leaves_no_empty_range() -> None:
+    """A training that is saved each step would fill the worker's address space."""
+    device = Owned()
+    with process(device) as held:
+        memory = held.memory
+        for _ in range(3):
+            for id in (1, 2):
+                device.put(id, bytes(SIZE))
+            memory.ranges = device.ranges()
+            memory.specs = {id: HandleSpec(id, SIZE) for id in (1, 2)}
+            assert held.device_bytes == 2 * SIZE
+            held.forget([1, 2])
+            assert (memory.ranges, held.device_bytes, device.memory_of) == ([], 0, {})
+
+
 def test_an_eviction_leaves_ballast_to_its_holder() -> None:
     """The driver needs that room again where the save of the control state fails."""
     with drained() as (_, held):

@@ -74,17 +74,24 @@ class HeldMemory(Struct):
             return [i for where in self.ranges for i in where.offsets]
 
     def forget(self, ids: Sequence[int]) -> None:
+        """Releases handles, and every range of which none is left."""
         with self.lock:
             self.transfers.finish()
-            for index, where in enumerate(self.ranges):
-                mine = [i for i in ids if i in where.offsets]
-                if mine:
-                    self.drain.forget(where, mine)
-                    left = {i: at for i, at in where.offsets.items() if i not in mine}
-                    self.ranges[index] = replace(where, offsets=left)
+            for where in [*self.ranges]:
+                self._forget_some([i for i in ids if i in where.offsets], where)
             for i in ids:
                 self.specs.pop(i, None)
             self._drop_kept(ids)
+
+    def _forget_some(self, ids: Sequence[int], where: DeviceRange) -> None:
+        left = {i: at for i, at in where.offsets.items() if i not in ids}
+        index = self.ranges.index(where)
+        if left and ids:
+            self.drain.forget(where, ids)
+            self.ranges[index] = replace(where, offsets=left)
+        elif not left:  # a training that is saved each step would fill the address space with empty ranges
+            self.ranges.pop(index)
+            self.drain.release(where)
 
     def _drop_kept(self, ids: Iterable[int]) -> None:
         close_all([self.kept.pop(i) for i in list(ids) if i in self.kept])
