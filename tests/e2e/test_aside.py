@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from machine import VICTIMS, Machine, Victim, kill, until
+from refusals import refused
 from rings import ring
 from worlds import AMD, NVIDIA, at
 
 from gcr.errors import NoSuchJob
+from gcr.processes import is_stopped
 
 MIB = 1 << 20
 ODD = 3 << 10  # bytes of a buffer before its span
@@ -96,6 +98,34 @@ def test_a_command_waits_for_a_save_and_the_next_save_is_of_memory_that_came_bac
     machine.leave()
     machine.come_back()
     assert job.ask().endswith("right")
+
+
+def test_between_saves_what_is_freed_is_free_and_what_is_new_is_saved(machine: Machine) -> None:
+    """The exports of a save stand for the next one; a worker that dies, and a command of the job, end them."""
+    job = program(machine)
+    rest = machine.used()
+    for name in ("", "gcr.worker"):
+        again(job)
+        assert machine.job("llm")["state"] == "running"  # type: ignore[index]
+        before = until(lambda: used if (used := machine.used()) <= rest + 16 * MIB else None, 20, "the copy is gone")
+        assert [job.ask("frees 4"), machine.used()] == ["ok", before - 4 * MIB], "no worker holds it"
+        assert [job.ask("adds"), job.ask("save"), job.ask("saved")] == ["ok", "ok", "right"]
+        if name:
+            kill(*machine.children(name))
+            assert [job.ask("frees 4"), job.ask("adds")] == ["ok", "ok"]
+    again(job)
+    target = machine.target("llm")
+    os.kill(target, signal.SIGSTOP)
+    until(lambda: is_stopped(target) or None, 30, "it is stopped")
+    assert f"process {target} is stopped" in refused(machine.gcr("checkpoint", "llm"), "wrong_state")
+    os.kill(target, signal.SIGCONT)
+    again(job)
+    machine.leave()
+    machine.come_back()
+    assert job.ask().endswith("right")
+    again(job)
+    kill(target)
+    until(lambda: machine.used() < rest - 12 * MIB or None, 20, "nothing is left of the program's memory")
 
 
 def test_what_cannot_be_saved_is_refused_and_costs_nothing(machine: Machine) -> None:
@@ -210,7 +240,9 @@ def test_the_training_goes_on_whoever_dies(machine: Machine, who: str) -> None:
 
 def test_the_training_goes_on_without_the_daemon(machine: Machine) -> None:
     job = program(machine)
+    again(job)
     dies_at(machine, job, "gcr.daemon", "reading")
+    assert [job.ask("frees 4"), job.ask("adds")] == ["ok", "ok"], "the exports stood"
     assert job.ask().endswith("right")
     again(job)
 

@@ -153,7 +153,7 @@ class Worker:
     def __init__(self):
         self.kept = Escrow()
 
-    def adopt(self, hold, specs, fds):
+    def adopt(self, hold, specs, fds, lent=False):
         self.kept.put(int(hold.split(".")[0]), [spec.id for spec in specs], fds)
 
     def held(self, hold):

@@ -231,4 +231,4 @@ def test_a_copy_ends_after_its_own_transfers_and_waits_for_those_of_no_other(
 def test_the_read_of_a_snapshot_holds_up_no_free_of_the_program() -> None:
     with in_flight(ROOM, copy_on) as (held, said):
         held.forget([1])
-        assert said == ["forgotten"]
+        assert said == ["released"]

@@ -124,7 +124,10 @@ SAID = [
         image.Remove("/store", False, "warm", 1.5),
         {"store": "/store", "encrypted": False, "name": "warm", "created": 1.5},
     ),
-    (worker.Adopt("7.1", ((5, 4096, 1, 0, 0, 0),)), {"hold": "7.1", "handles": [[5, 4096, 1, 0, 0, 0]]}),
+    (
+        worker.Adopt("7.1", ((5, 4096, 1, 0, 0, 0),), lent=True),
+        {"hold": "7.1", "handles": [[5, 4096, 1, 0, 0, 0]], "lent": True},
+    ),
     (
         worker.Reclaim(worker.CopyName("7.1", 9), "llm/7", "GPU-1", 0, 3),
         {"copy": {"hold": "7.1", "transaction": 9}, "owner": "llm/7", "left": "GPU-1", "offset": 0, "total": 3},

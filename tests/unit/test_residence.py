@@ -63,7 +63,7 @@ def is_there(device: Owned, held: Holding) -> bool:
     return 1 in device.memory_of
 
 
-def test_memory_that_is_forgotten_leaves_no_empty_range() -> None:
+def test_memory_that_is_forgotten_leaves_no_empty_range_and_what_is_lent_is_counted_for_its_process() -> None:
     """A training that is saved each step would fill the worker's address space."""
     device = Owned()
     with process(device) as held:
@@ -71,11 +71,11 @@ def test_memory_that_is_forgotten_leaves_no_empty_range() -> None:
         for _ in range(3):
             for id in (1, 2):
                 device.put(id, bytes(SIZE))
-            memory.ranges = device.ranges()
+            memory.ranges, memory.lent = device.ranges(), {2}
             memory.specs = {id: HandleSpec(id, SIZE) for id in (1, 2)}
-            assert held.device_bytes == 2 * SIZE
+            assert held.device_bytes == SIZE
             held.forget([1, 2])
-            assert (memory.ranges, held.device_bytes, device.memory_of) == ([], 0, {})
+            assert (memory.ranges, memory.lent, held.device_bytes, device.memory_of) == ([], set(), 0, {})
 
 
 def test_an_eviction_leaves_ballast_to_its_holder() -> None:

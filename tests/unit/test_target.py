@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gcr.devices import uuid_text
+from gcr.engine.aside import export_more, runs_on
 from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left, refuse_a_part
 from gcr.engine.node import Course, World
 from gcr.engine.progress import Meter
@@ -180,6 +181,24 @@ def test_the_books_are_what_the_process_reported():
     assert target.books.table.mappings() == [place(1), place(2), place(3)]
 
 
+def test_a_save_reads_anew_where_memory_is_mapped_and_exports_what_is_new():
+    """The exports stand from the last save; the program has mapped its memory elsewhere meanwhile, and made more."""
+    agent = Agent([kept(1), kept(2)], [place(1), place(2)])
+    target, undo = target_of(agent), Transaction("llm")
+    target.look()
+    export_more(target, undo)
+    undo.commit()
+    runs_on(target)
+    assert target.process.state == State.RUNNING
+    moved = replace(place(1), address=9 << 30)
+    agent.handles.append(kept(3))
+    agent.places = [moved, place(3)]
+    export_more(target, undo)
+    assert list(target.books.table.allocations) == [1, 2, 3]
+    assert target.books.table.mappings() == [moved, place(3)]
+    assert target.process.state == State.PREPARED
+
+
 @pytest.mark.parametrize("wrong", [place(3), place(1, 4 * MiB)], ids=["of no handle", "beyond its handle"])
 def test_a_mapping_that_does_not_fit_stops_it_before_anything_is_released(wrong):
     agent = Agent([kept(1), kept(2)], [place(2), wrong])
@@ -305,7 +324,7 @@ class Orphaned(Agent):
 class Taking(Holder):
     """Worker and keeper that take what they are given."""
 
-    def adopt(self, _hold, specs, _fds):
+    def adopt(self, _hold, specs, _fds, _lent=False):
         self.known = sorted({*self.known, *(spec.id for spec in specs)})
 
     def put(self, _pid, ids, _fds):

@@ -10,6 +10,7 @@ Each line on standard input gets one line back:
     early         overwrites them before
     quits         ends the last save before it is read
     frees N       frees a buffer
+    adds          allocates one more, which later saves are of as well
     late          asks, says `asked`, and writes to the buffers after another line; then they may be copied
     gives_up      asks, and is interrupted before its buffers may be copied
     saved         waits for the oldest copy, and says `right`, `wrong`, or the error
@@ -87,6 +88,11 @@ class Program:
 
     def frees(self, number: str) -> str:
         self.device.free(self.addresses.pop(int(number)))
+        return "ok"
+
+    def adds(self) -> str:
+        self.addresses.append(self.device.allocate(self.size))
+        self.device.write(self.addresses[-1], self.pattern(len(self.addresses) - 1, self.round))
         return "ok"
 
     def late(self) -> str:

@@ -260,6 +260,7 @@ class Arrivals:
         """Everything of a dead process is released, once: a successor may have its pid."""
         with self._ending:
             was = process.end()
+            self._jobs.standing.drop(process)
             self._gone(process.identity)
             job = self._jobs.by_name.get(process.job)
             if job is not None and job.processes.get(process.identity.pid) is process:
@@ -322,6 +323,7 @@ class Arrivals:
         self.settle(job)
         self._jobs.let_begin(job)
         outputs.bound(job, self._coordinator.config.job_log_bytes)
+        upkeep.end_standing(self._jobs, job)
         if self._coordinator.config.prepare_arena and not job.busy:
             upkeep.prepare_arena(self._coordinator, job)
 

@@ -13,6 +13,8 @@ def released(node: Coordinator, pid: int, ids: Sequence[int]) -> None:
     if target:
         target.exports.released(ids)
         return
+    if node.jobs.standing.released(pid, ids):
+        return
     for job in node.jobs.all():
         if process := job.processes.get(pid):
             forget_freed(process, ids, node, job.world, job.keeper())

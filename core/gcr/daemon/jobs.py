@@ -19,6 +19,7 @@ from gcr.api.reports import TransferReport
 from gcr.daemon.history import History
 from gcr.daemon.images.imaging import Imaging
 from gcr.daemon.missed import Missed
+from gcr.daemon.standing import Standing
 from gcr.daemon.supervision import Supervision
 from gcr.daemon.turn import Turn
 from gcr.engine.node import World
@@ -250,6 +251,7 @@ class Jobs(Struct):
     began: float = field(default_factory=time.monotonic)
     awaited: Callable[[], Sequence[ProcessIdentity]] = tuple  # processes of a former daemon that have not come yet
     missed: Missed = field(default_factory=Missed)  # of all jobs
+    standing: Standing = field(default_factory=Standing)
     history: History = field(default_factory=History)
     settle: Callable[[Job], object] = lambda _job: None  # releases what ended processes of it held
 
@@ -306,6 +308,7 @@ class Jobs(Struct):
             with job.changing(what, beside_readers) as hold:
                 with self.lock:  # a process that was welcomed before is in the list now
                     pass
+                self.standing.end(job.living)
                 yield hold
         finally:
             self.let_begin(job)

@@ -1,11 +1,12 @@
-"""Pinned room on the host for what running jobs have on their devices, made before a checkpoint asks for it."""
+"""Pinned room on the host, made before a checkpoint asks for it, and the end of exports that stand for no use."""
 
 import logging
 import time
+from contextlib import suppress
 from functools import partial
 
 from gcr.daemon.coordinator import Coordinator
-from gcr.daemon.jobs import Job
+from gcr.daemon.jobs import Job, Jobs
 from gcr.engine.tidying import quietly
 from gcr.errors import GcrError
 from gcr.job.process import Prepared, Process
@@ -25,6 +26,14 @@ def prepare_arena(node: Coordinator, job: Job) -> None:
             _prepare(node, job, process)
         except GcrError as error:
             log.info("job %s: process %d: arena not prepared: %s", job.name, process.identity.pid, error)
+
+
+def end_standing(jobs: Jobs, job: Job) -> None:
+    """Ends exports that stand for the next save, where they cost more than they spare or no save comes."""
+    for process in filter(jobs.standing.is_due, job.living):
+        if not job.busy:
+            with suppress(GcrError), jobs.saving(job, process.identity.pid):  # else it is tried again in a second
+                jobs.standing.end([process])
 
 
 def _prepare(node: Coordinator, job: Job, process: Process) -> None:

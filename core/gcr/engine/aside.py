@@ -1,14 +1,16 @@
 """A copy of parts of one running process's device memory, for a training checkpoint of its own.
 
     PREPARE of this process · where its spans lie · the worker copies them within the device · (aside: the program runs
-    on) · it reads those that were left in place · (safe: the program may write) · the exports are forgotten
-    · the worker reads the copy to the arena
+    on) · it reads those that were left in place · (safe: the program may write) · it reads the copy to the arena
+
+The exports stand for the next save, which exports what was made since (`export_more`).
 
 No gate is closed, and no other process is touched. The program must not write to a span, nor free it, until it is
 copied aside or read: it has asked, and sees to that. It says which spans may be read in place, since it does not write
 to them for a while.
 """
 
+import time
 from collections.abc import Collection, Sequence
 
 from msgspec import Struct
@@ -22,6 +24,7 @@ from gcr.job.states import State, Way
 from gcr.job.tracking import AllocationTable
 from gcr.memory.pieces import NotInPieces, Pieces
 from gcr.peers.worker import WorkerPeer
+from gcr.protocol.operations.worker import CopyName
 from gcr.protocol.wire import AgentPhase
 
 Span = tuple[int, int]  # address in the process, bytes
@@ -43,8 +46,10 @@ class Parts(Struct, frozen=True):
     pieces: Sequence[Piece]
 
 
-def export(target: Target, undo: Transaction) -> None:
+def export(target: Target, undo: Transaction) -> float:
     """Exports the process's memory to its workers, and reads where it is mapped. The undo takes all back.
+
+    Returns the seconds that the exports took.
 
     Raises WrongState, UnsupportedState; PeerGone, DeadlinePassed.
     """
@@ -53,16 +58,31 @@ def export(target: Target, undo: Transaction) -> None:
     refuse_stopped(target)
     if target.look().status.phase != AgentPhase.RUNNING:
         raise WrongState(f"process {target.pid} is in the middle of something; try again")
+    target.process.way = Way.RUNNING_ON
+    target.exports.choose_strategy(counts=False)
+    refuse_its_own_copy([target])
+    target.exports.lends = True
+    return export_more(target, undo)
+
+
+def export_more(target: Target, undo: Transaction) -> float:
+    """Exports what the process has made since its exports stand, and reads where all is mapped now. Raises the same."""
+    refuse_stopped(target)
     undo.push("export", target.forget_memory)
     undo.push("prepare", lambda: run_on(target))
-    target.process.way = Way.RUNNING_ON
-    target.exports.choose_strategy()
-    refuse_its_own_copy([target])
-    target.exports.entrusts = False
+    began = time.monotonic()
     target.exports.export_new()
+    took_s = time.monotonic() - began
     target.process.move(State.PREPARED)
+    target.books.reports.forget_mappings()
     target.read_mappings()
     target.books.close()
+    return took_s
+
+
+def runs_on(target: Target) -> None:
+    """Notes that the process runs; its exports stand."""
+    target.process.take_back("prepare")
 
 
 def run_on(target: Target) -> None:
@@ -92,11 +112,13 @@ def parts_of(table: AllocationTable, spans: Sequence[Span], in_place: Collection
     return Parts(devices.pop(), pieces)
 
 
-def copy_aside(target: Target, parts: Parts, fills: bool, limit: float) -> Aside:
+def copy_aside(target: Target, name: CopyName, parts: Parts, fills: bool, limit: float) -> Aside:
     """Copies the parts within their device; the program may write to those that must be copied when it returns.
 
-    fills: of those that may be read in place, as many are copied as there is room for. Raises NoRoom, RolledBack.
+    name: of the copy · fills: of those that may be read in place, as many are copied as there is room for
+
+    Raises NoRoom, RolledBack.
     """
     worker = target.worker(parts.device)
-    facts = worker.copies.set_aside(target.copy_name, target.owner, parts.pieces, limit, fills)
+    facts = worker.copies.set_aside(name, target.owner, parts.pieces, limit, fills)
     return Aside(worker, facts.sizes, facts.in_place)

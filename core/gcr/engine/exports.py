@@ -14,7 +14,7 @@ from gcr.drain import HandleSpec
 from gcr.engine.batches import consume
 from gcr.engine.copyout import unexportable
 from gcr.engine.session import Session
-from gcr.engine.tidying import forget_freed
+from gcr.engine.tidying import forget_freed, forget_lent
 from gcr.errors import DeadlinePassed, PeerGone, RolledBack
 from gcr.job.tracking import ids_of, spec_of, specs_of
 from gcr.memory.escrow import Keeper
@@ -35,18 +35,21 @@ class Exports(Struct):
     fresh: set[int] = field(default_factory=set)  # exported in this transaction, and exportable again
     imported: dict[int, tuple[str, int]] = field(default_factory=dict)  # in an earlier restore: id, device, bytes
     unkept: dict[int, int] = field(default_factory=dict)  # imported, and held by no worker and no keeper: id, bytes
-    entrusts: bool = True  # fresh ones to keepers: not those that the program goes on holding
+    lends: bool = False  # the program goes on holding the fresh ones: no keeper needs them
     _held_before: dict[str, set[int]] = field(default_factory=dict)
     _after: int = 0
     _lock: RLock = field(default_factory=RLock)
 
-    def choose_strategy(self) -> None:
-        """Chooses `copyout` where nothing can be exported or a worker gets no context. Call `look` before."""
+    def choose_strategy(self, counts: bool = True) -> None:
+        """Chooses `copyout` where nothing can be exported or a worker gets no context. Call `look` before.
+
+        counts: asks the devices what they count, for a later look at what is left there
+        """
         session, status = self.session, self.session.process.seen.status
         assert status
         used = [session.books.reports.ordinals()[device.ordinal] for device in status.devices if device.handles]
         session.process.copied_out = unexportable(status.status.flags) or not all(map(session.attach, used))
-        if not session.process.copied_out:
+        if counts and not session.process.copied_out:
             counted = {uuid: session.worker(uuid).counted(session.pid)[1] for uuid in used}
             session.books.unexplained = {uuid: max(0, unexplained) for uuid, unexplained in counted.items()}
 
@@ -112,11 +115,11 @@ class Exports(Struct):
             return
         specs, fds = [spec_of(h) for h, _ in fresh], [fd for _, fd in fresh]
         self.fresh.update(spec.id for spec in specs)
-        if self.entrusts:
+        if not self.lends:
             self.session.keeper().put(self.session.pid, [spec.id for spec in specs], fds)
             self._spare(specs, fds)
         if not self.session.process.copied_out:
-            self.session.worker(device).handles.adopt(self.session.hold, specs, fds)
+            self.session.worker(device).handles.adopt(self.session.hold, specs, fds, self.lends)
         for spec in specs:
             self.unkept.pop(spec.id, None)
 
@@ -148,7 +151,10 @@ class Exports(Struct):
         """Makes the workers and the keepers release handles that the program frees, before its free returns."""
         session = self.session
         with self._lock:
-            forget_freed(session.process, ids, session.node, session.world, session.keeper())
+            if self.lends and self.fresh.issuperset(ids):
+                forget_lent(session.process, ids, session.node, session.world)
+            else:
+                forget_freed(session.process, ids, session.node, session.world, session.keeper())
             session.spare.drop(session.pid, list(ids))
             session.books.reports.apply(IdList(session.transaction, tuple(ids)))
             self.fresh.difference_update(ids)

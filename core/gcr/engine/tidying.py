@@ -14,11 +14,16 @@ log = logging.getLogger("gcr.engine")
 
 def forget_freed(process: Process, ids: Sequence[int], node: Node, world: World, keeper: Keeper) -> None:
     """Makes workers and keeper let go of handles that the process has freed."""
+    forget_lent(process, ids, node, world)
+    quietly("drop", lambda: keeper.drop(process.identity.pid, ids))
+
+
+def forget_lent(process: Process, ids: Sequence[int], node: Node, world: World) -> None:
+    """Makes workers let go of handles that the process has freed, and that no keeper has."""
     for device in set(process.seen.uuids.values()):
         worker = node.warm_worker(world, device)
         if worker:
             quietly("forget", partial(worker.handles.forget, process.hold, ids))
-    quietly("drop", lambda: keeper.drop(process.identity.pid, ids))
 
 
 def quietly(step: str, action: Callable[[], object]) -> None:

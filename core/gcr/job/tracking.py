@@ -77,6 +77,10 @@ class AllocationTracker(Protocol):
         """Returns the bytes by device (UUID), as `table` would add them up, without making a table."""
         ...
 
+    def forget_mappings(self) -> None:
+        """Forgets where the handles are mapped, to be told anew: a program that runs maps memory elsewhere."""
+        ...
+
     def unmapped(self) -> Sequence[int]:
         """Returns the ids of handles without a mapping, ascending, as far as mappings were reported."""
         ...
@@ -127,6 +131,9 @@ class ReportedAllocations:
 
     def bytes_by_device(self) -> Mapping[str, int]:
         return dict(self._bytes)
+
+    def forget_mappings(self) -> None:
+        self._mappings.clear()
 
     def unmapped(self) -> Sequence[int]:
         return sorted(self._handles.keys() - self._mappings.keys())

@@ -34,6 +34,7 @@ class HeldMemory(Struct):
     ranges: list[DeviceRange] = field(default_factory=list)
     ballast: Ballast | None = None
     ballast_bytes: int = 0
+    lent: set[int] = field(default_factory=set)  # ids of handles that the process goes on holding
     kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: imported memory cannot be exported again
     residence: Residence | None = None  # None: the memory is not resident
     transfers: InFlight = field(default_factory=InFlight)
@@ -46,9 +47,12 @@ class HeldMemory(Struct):
 
     @property
     def bytes(self) -> int:
-        """The bytes held, ballast included. Takes no lock: a look does not wait for a copy."""
-        sizes = dict(self.specs)
-        handles = (i for where in list(self.ranges) for i in where.offsets)
+        """The bytes held, ballast included, without what is lent: the device counts that for the process.
+
+        Takes no lock: a look does not wait for a copy.
+        """
+        sizes, lent = dict(self.specs), set(self.lent)
+        handles = (i for where in list(self.ranges) for i in where.offsets if i not in lent)
         return self.ballast_bytes + sum(sizes[i].size for i in handles if i in sizes)
 
     @property
@@ -56,16 +60,20 @@ class HeldMemory(Struct):
         with self.lock:
             return {spec.id: spec.size for spec in self.specs.values()}
 
-    def adopt(self, handed: Sequence[Handed], drain: DataDrain) -> None:
-        """Takes the descriptors, and keeps a duplicate of each for the keeper after the present one."""
+    def adopt(self, handed: Sequence[Handed], drain: DataDrain, lent: bool = False) -> None:
+        """Takes the descriptors, and keeps a duplicate of each for the keeper after the present one.
+
+        lent: the process goes on holding the memory, so no keeper needs a duplicate
+        """
         with self.lock:
-            copies = duplicates(handed)
+            copies = {} if lent else duplicates(handed)
             try:
                 self.ranges.append(drain.adopt(handed))
             except BaseException:
                 close_all(list(copies.values()))
                 raise
             self.specs.update({h.spec.id: h.spec for h in handed})
+            self.lent.update(h.spec.id for h in handed if lent)
             self._drop_kept(copies)
             self.kept.update(copies)
 
@@ -81,6 +89,7 @@ class HeldMemory(Struct):
                 self._forget_some([i for i in ids if i in where.offsets], where)
             for i in ids:
                 self.specs.pop(i, None)
+            self.lent.difference_update(ids)
             self._drop_kept(ids)
 
     def _forget_some(self, ids: Sequence[int], where: DeviceRange) -> None:
@@ -228,6 +237,7 @@ class HeldMemory(Struct):
             self.drain.release(self.ranges[-1])
             self.ranges.pop()
         self.specs.clear()
+        self.lent.clear()
         self._drop_kept(list(self.kept))
 
 

@@ -5,12 +5,12 @@ name another. A failure before the copy aside is made (`aside`) costs nothing: t
 failure costs the save.
 
 Spans that the program does not write for a while may be read in place: it runs on from `aside` on, and writes to them
-from `safe` on. Until then its exports stay.
+from `safe` on. Its exports stand for the next save (daemon/standing.py).
 """
 
 import logging
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -37,6 +37,7 @@ from gcr.memory.memfiles import hold_still
 from gcr.processes import ProcessIdentity
 from gcr.protocol.batches import BATCH
 from gcr.protocol.operations.operation import Done
+from gcr.protocol.operations.worker import CopyName
 from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.daemon")
@@ -61,10 +62,9 @@ def run(
     job, process = _asking(node, program.identity)
     asked.caller.check_owner(job.owner, f"job {job.name}")
     course = course_of(node, request, asked)
-    target = target_of(node, job, process, course.transaction)
-    with saying_state(job), node.jobs.saving(job, target.pid) as save, ExitStack() as over:
-        done = _copied_aside(node, save, target, course, program, over)
-        fds = _drained(node, target, done, course)
+    with saying_state(job), node.jobs.saving(job, process.identity.pid) as save, ExitStack() as over:
+        done = _copied_aside(node, save, process, course, program, over)
+        fds = _drained(node, done, course)
     prepared_s, aside_s, safe_s, drained_s = map(course.since_start, ("prepared", "aside", "safe", "drained"))
     log.debug(
         "job %s: saved: ready after %.3f s, aside %.3f s, safe %.3f s, drained %.3f s",
@@ -75,8 +75,8 @@ def run(
         drained_s,
     )
     answer = SpansSaved(
-        sizes=tuple(done.sizes),
-        in_place_bytes=done.in_place,
+        sizes=tuple(done.copy.sizes),
+        in_place_bytes=done.copy.in_place,
         prepared_s=prepared_s,
         aside_s=aside_s,
         safe_s=safe_s,
@@ -92,29 +92,35 @@ def _asking(node: Coordinator, who: ProcessIdentity | None) -> tuple[Job, Proces
     raise NoSuchJob("only a process of a job can have its device memory saved", hint="gcr run")
 
 
+class Copied(Struct, frozen=True):
+    """A copy aside, and the name that the worker has for it."""
+
+    copy: aside.Aside
+    name: CopyName
+
+
 def _copied_aside(
     node: Coordinator,
     save: Save,
-    target: Target,
+    process: Process,
     course: Course,
     program: Program,
     over: ExitStack,
-) -> aside.Aside:
+) -> Copied:
     """Copies the spans within their device, reads those that are left in place, and says when they may change.
 
     `over` gives the copy up, and ends the time of its room.
     """
-    job = save.job
+    job, name = save.job, CopyName(process.hold, course.transaction)
     try:
-        with Active(node.jobs, [target]), Transaction(job.name) as undo:
-            aside.export(target, undo)
+        with _exported(node, job, process, course) as target:
             course.mark("prepared")
             asked = _named(program, course)
             parts = aside.parts_of(target.books.table, asked.spans, asked.in_place)
             over.enter_context(node.occupying(parts.device))
-            forget = partial(target.worker(parts.device).copies.forget_copy, target.copy_name)
+            forget = partial(target.worker(parts.device).copies.forget_copy, name)
             over.callback(quietly, "forget the copy", forget)
-            done = aside.copy_aside(target, parts, asked.fills, course.left(node.config.drain_s))
+            done = aside.copy_aside(target, name, parts, asked.fills, course.left(node.config.drain_s))
             if len(done.sizes) > BATCH:
                 text = f"the copy would be in {len(done.sizes)} pieces of host memory, more than {BATCH}"
                 raise UnsupportedState(text, hint="fewer spans at a time")
@@ -122,17 +128,32 @@ def _copied_aside(
             course.progress(ProgressEvent(phase="aside", total_bytes=done.in_place))
             if done.in_place:
                 course.reach("window")
-                done.worker.copies.read_in_place(target.copy_name, course.left(node.config.drain_s))
+                done.worker.copies.read_in_place(name, course.left(node.config.drain_s))
             course.mark("safe")
-            course.progress(ProgressEvent(phase="safe"))  # the exports are forgotten while the program runs on
+            course.progress(ProgressEvent(phase="safe"))
     except BaseException:
         departures.settle_ends(job)
         raise
     finally:
-        if target.process.state == State.PREPARED:  # its agent is silent; other processes may be in saves of their own
+        if process.state == State.PREPARED:  # its agent is silent; other processes may be in saves of their own
             node.recovery.begin(job)
     node.jobs.copied(save)
-    return done
+    return Copied(done, name)
+
+
+@contextmanager
+def _exported(node: Coordinator, job: Job, process: Process, course: Course) -> Iterator[Target]:
+    """Yields the process with its memory exported, from which a copy is made; the exports stand if that succeeds."""
+    standing = node.jobs.standing
+    known = standing.of(process)
+    target = known or target_of(node, job, process, course.transaction)
+    with Active(node.jobs, [target]), Transaction(job.name) as undo:
+        undo.push("stand", partial(standing.drop, process))
+        took_s = aside.export_more(target, undo) if known else aside.export(target, undo)
+        yield target
+        if standing.keep(target, took_s):
+            undo.commit()
+            aside.runs_on(target)
 
 
 def _named(program: Program, course: Course) -> SaveNowRequest:
@@ -142,12 +163,13 @@ def _named(program: Program, course: Course) -> SaveNowRequest:
             return program.named.get(timeout=course.left(LOOK_S))
 
 
-def _drained(node: Coordinator, target: Target, done: aside.Aside, course: Course) -> list[int]:
+def _drained(node: Coordinator, done: Copied, course: Course) -> list[int]:
     """Reads the copy to the host. Returns descriptors to read it by, which keep it as it is."""
     course.reach("reading")
-    done.worker.copies.copy_on(target.copy_name, course.left(node.config.drain_s), _untold)
+    copies = done.copy.worker.copies
+    copies.copy_on(done.name, course.left(node.config.drain_s), _untold)
     course.mark("drained")
-    fds = done.worker.copies.segments(target.copy_name, len(done.sizes))
+    fds = copies.segments(done.name, len(done.copy.sizes))
     held: list[int] = []
     try:
         for fd in fds:

@@ -16,9 +16,9 @@ class WorkerHandles(WorkerCalls):
         """Returns the ids of the device memory that the worker holds of a process."""
         return set(self._call(ops.Held(hold)).ids)
 
-    def adopt(self, hold: str, specs: Sequence[HandleSpec], fds: Sequence[int]) -> None:
-        """Gives the worker handles by their descriptors, which stay the caller's."""
-        self._call(ops.Adopt(hold, rows(specs)), fds)
+    def adopt(self, hold: str, specs: Sequence[HandleSpec], fds: Sequence[int], lent: bool = False) -> None:
+        """Gives the worker handles by their descriptors, which stay the caller's. lent: the process keeps its own."""
+        self._call(ops.Adopt(hold, rows(specs), lent), fds)
 
     def forget(self, hold: str, ids: Sequence[int]) -> None:
         """Makes the worker release these handles."""

@@ -133,10 +133,13 @@ class Held(OfProcess[HeldIds], frozen=True):
 
 
 class Adopt(OfProcess[Nothing], frozen=True):
+    """`lent`: the process goes on holding the memory, and the device counts it for that process."""
+
     op = "adopt"
     takes = "a descriptor of each handle, in the order of `handles`"
 
     handles: tuple[Row, ...]
+    lent: bool = False
 
 
 class Forget(OfProcess[Nothing], frozen=True):

@@ -38,7 +38,7 @@ class HandleServing(Struct, frozen=True):
         handed = [Handed(spec, fd) for spec, fd in zip(specs, fds, strict=True)]
         drain, holding = self.holdings.attachment.drain, self.holdings.of(asked.hold)
         fds.clear()  # the drain closes them
-        holding.memory.adopt(handed, drain)
+        holding.memory.adopt(handed, drain, asked.lent)
 
     def _forget(self, asked: ops.Forget) -> None:
         if known := self.holdings.known(asked.hold):
