@@ -49,12 +49,12 @@ def test_cutting_a_copy_neither_loses_nor_repeats_a_byte(sizes: list[int]) -> No
 class Stream:
     """A stream that finishes one copy whenever an event is asked for. An event: how many copies were queued before it.
 
-    copies: those queued, and how many were in flight then, itself included
+    copies: those queued, and how many were in flight then, itself included · timed: number of such events
     """
 
     def __init__(self, fails_at: int = -1) -> None:
         self.copies: list[tuple[Part, int]] = []
-        self.finished, self.fails_at, self.closed = 0, fails_at, False
+        self.finished, self.fails_at, self.closed, self.timed = 0, fails_at, False, 0
 
     def host_to_device(self, device: int, host: int, size: int) -> None:
         if len(self.copies) == self.fails_at:
@@ -62,6 +62,7 @@ class Stream:
         self.copies.append(((device, host, size), len(self.copies) + 1 - self.finished))
 
     def mark(self, *, timed: bool) -> int:
+        self.timed += timed
         return len(self.copies)
 
     def passed(self, event: int) -> bool:
@@ -118,6 +119,15 @@ def test_a_paced_copy_has_one_short_piece_in_flight_and_moves_every_byte(
     assert at == sum(sizes)
     if all(alone):
         assert all(size <= PACED_BYTES and in_flight == 1 for (_, _, size), in_flight in stream.copies)
+
+
+@pytest.mark.parametrize("paced", [True, False])
+def test_no_timed_event_is_recorded_beside_a_program(paced: bool) -> None:
+    """A device stops the program's kernels for it. The host's clock tells how long the copy took."""
+    stream = Stream()
+    transfer = transfer_on(stream, [(0, 0, 3 * PACED_BYTES)], lambda: paced)
+    assert transfer.wait(60.0) > 0
+    assert stream.timed == (0 if paced else 2)
 
 
 def test_once_the_driver_is_done_all_that_is_left_is_queued_though_a_piece_is_in_flight() -> None:
