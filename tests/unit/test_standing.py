@@ -14,10 +14,16 @@ from gcr.engine.transaction import Transaction
 from gcr.errors import DeadlinePassed, PeerGone, WrongState
 from gcr.job.process import Process
 from gcr.processes import ProcessIdentity
-from gcr.protocol.wire import AgentFlag, AgentPhase
 
-GPU, OTHER = "GPU-1", "GPU-2"
 ME = ProcessIdentity(4711, 1)
+
+
+def channel(closed: bool) -> Any:
+    return SimpleNamespace(closed=SimpleNamespace(is_set=lambda: closed))
+
+
+def agent(closed: bool = False) -> Any:
+    return SimpleNamespace(channel=channel(closed))
 
 
 @dataclass
@@ -25,31 +31,19 @@ class Exported:
     """As much of a Target as is asked here. `did`: the calls, in order. `slow`: seconds that a free takes."""
 
     process: Process = field(default_factory=lambda: Process("llm", ME))
-    transaction: int = 7
-    phase: int = AgentPhase.PREPARED
-    named: int = 7
-    flags: int = 0
-    on: tuple[str, ...] = (GPU,)
     closed: bool = False
     answers: Callable[[], object] = lambda: None
     clock: list[float] = field(default_factory=lambda: [0.0])
     slow: float = 0.0
     did: list[str] = field(default_factory=list)
     pid = ME.pid
-    bytes_by_device = {GPU: 1}  # noqa: RUF012
 
     def __post_init__(self) -> None:
-        self.process.seen.uuids = {0: GPU, 1: OTHER}
+        self.process.peer = agent()
         self.exports = SimpleNamespace(released=self.released)
 
-    def look(self) -> Any:
-        self.answers()
-        devices = [SimpleNamespace(ordinal=(GPU, OTHER).index(each), handles=1) for each in self.on]
-        status = SimpleNamespace(phase=self.phase, transaction=self.named, flags=self.flags)
-        return SimpleNamespace(status=status, devices=devices)
-
     def workers(self) -> list[Any]:
-        return [SimpleNamespace(channel=SimpleNamespace(closed=SimpleNamespace(is_set=lambda: self.closed)))]
+        return [SimpleNamespace(channel=channel(self.closed))]
 
     def released(self, _ids: object) -> None:
         self.clock[0] += self.slow
@@ -91,23 +85,17 @@ def test_the_next_save_finds_them() -> None:
     assert target.did == []
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"phase": AgentPhase.RUNNING},
-        {"named": 8},
-        {"closed": True},
-        {"on": (GPU, OTHER)},
-        {"flags": AgentFlag.UNEXPORTABLE},
-    ],
-    ids=str,
-)
-def test_those_that_no_longer_serve_a_save_are_ended(changed: dict[str, Any]) -> None:
-    target = Exported(**changed)
-    made = stands(target)
-    assert made.of(target.process) is None
-    assert target.did == ["resume", "forget"]
-    assert not made.released(target.pid, [1])
+def test_those_of_an_agent_or_a_worker_that_is_gone_are_ended() -> None:
+    connected_again, gone, worker_died = Exported(), Exported(), Exported(closed=True)
+    for target in (connected_again, gone, worker_died):
+        made = stands(target)
+        if target is connected_again:
+            target.process.peer = agent()
+        if target is gone:
+            target.process.peer = agent(closed=True)
+        assert made.of(target.process) is None
+        assert target.did == ["resume", "forget"]
+        assert not made.released(target.pid, [1])
 
 
 def test_a_process_that_has_ended_leaves_none_to_the_next_one_of_its_pid() -> None:

@@ -13,11 +13,10 @@ from msgspec import Struct, field
 
 from gcr.engine.admit import refuse_stopped
 from gcr.engine.aside import run_on
-from gcr.engine.copyout import unexportable
 from gcr.engine.target import Target
-from gcr.errors import GcrError, PeerGone
+from gcr.errors import PeerGone
 from gcr.job.process import Process
-from gcr.protocol.wire import AgentPhase
+from gcr.peers.agent import AgentPeer
 
 log = logging.getLogger("gcr.daemon")
 
@@ -29,9 +28,15 @@ class Stand(Struct):
     """The exports of one process. `exporting_s`: what they took, and a save is spared; `freeing_s`: the frees since."""
 
     target: Target
+    peer: AgentPeer | None  # the agent's connection: with it the agent's part ends
     exporting_s: float
     used_at: float  # on time.monotonic()
     freeing_s: float = 0.0
+
+    def serves(self, process: Process) -> bool:
+        """Tells whether agent and workers have still what was exported."""
+        there = not any(worker.channel.closed.is_set() for worker in self.target.workers())
+        return there and self.target.process is process and process.peer is self.peer and process.connected
 
     @property
     def is_dear(self) -> bool:
@@ -56,7 +61,7 @@ class Standing(Struct):
             stand = self._by_pid.get(process.identity.pid)
         if stand is None:
             return None
-        if stand.target.process is process and _serves(stand.target):
+        if stand.serves(process):
             return stand.target
         self._end(stand)
         return None
@@ -71,7 +76,7 @@ class Standing(Struct):
             if known is None and self._rests.get(target.pid, 0.0) > time.monotonic():
                 return False
             spared = known.exporting_s if known else exporting_s
-            self._by_pid[target.pid] = Stand(target, spared, time.monotonic())
+            self._by_pid[target.pid] = Stand(target, target.process.peer, spared, time.monotonic())
             return True
 
     def drop(self, process: Process) -> None:
@@ -125,15 +130,3 @@ class Standing(Struct):
             log.info("job %s: process %d frees much: its exports do not stand", target.process.job, target.pid)
             with self._lock:
                 self._rests[target.pid] = time.monotonic() + REST_S
-
-
-def _serves(target: Target) -> bool:
-    """Tells whether agent and workers have still what was exported, and no device came since."""
-    try:
-        status = target.look()
-    except GcrError:
-        return False
-    devices = {target.process.seen.uuids[device.ordinal] for device in status.devices if device.handles}
-    there = not any(worker.channel.closed.is_set() for worker in target.workers())
-    is_same = status.status.phase == AgentPhase.PREPARED and status.status.transaction == target.transaction
-    return there and is_same and devices <= {*target.bytes_by_device} and not unexportable(status.status.flags)

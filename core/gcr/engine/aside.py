@@ -72,6 +72,7 @@ def export_more(target: Target, undo: Transaction) -> float:
     undo.push("prepare", lambda: run_on(target))
     began = time.monotonic()
     target.exports.export_new()
+    refuse_its_own_copy([target])  # of what is new
     took_s = time.monotonic() - began
     target.process.move(State.PREPARED)
     target.books.reports.forget_mappings()
