@@ -41,12 +41,14 @@ class Worker:
         self.safe, self.arrived = Future[None](), Future[None]()
         self.given_up = False
 
-    def save(self, spans: Sequence[Span], wait: Callable[[], object], fills: bool) -> None:
+    def begin(self, spans: Sequence[Span], wait: Callable[[], object], fills: bool) -> None:
         wait()
         Worker.reads = (*Worker.reads, self)
         self.spans, self.region = spans, Region.made(sum(span.bytes for span in spans))
         may = sum(span.bytes for span in spans if span.in_place)
         self.in_place_bytes = may - (min(Worker.room, may) if fills else 0)
+
+    def wait_for_copy(self) -> None:
         self.copy(False)
         if not self.in_place_bytes:
             self.read()

@@ -1,7 +1,8 @@
 """Device memory of this process, saved by gcr's worker under `gcr run`: this process copies and pins nothing.
 
     aside = Aside()                                # gcr makes all ready meanwhile
-    aside.save([Span(address, bytes), ...], wait)   # returns when the memory may change
+    aside.begin([Span(address, bytes), ...], wait)
+    aside.wait_for_copy()   # returns when the memory may change
     aside.memory(0)         # where the first span will lie, in memory that is lent to be read
     aside.arrived.result()  # None: it lies there; else what went wrong
 
@@ -48,12 +49,12 @@ def under_gcr() -> bool:
 class Aside:
     """Spans of this process's device memory on their way to host memory.
 
-    safe: done when the memory may change; without spans that are read in place it is when `save` returns, or soon after
+    safe: done when the memory may change; without spans in place it is when `wait_for_copy` returns, or soon after
     arrived: done when the bytes are on the host. Both have the error if the spans are not saved.
     """
 
     def __init__(self, timeout: float = SAFE_S) -> None:
-        """Has gcr make all ready for `save`, meanwhile. The program may run, allocate and free.
+        """Has gcr make all ready for `begin`, meanwhile. The program may run, allocate and free.
 
         Raises NoSuchJob without `gcr run`, DaemonUnavailable, PeerGone, DeadlinePassed after `timeout` seconds.
         """
@@ -69,18 +70,18 @@ class Aside:
 
     @classmethod
     def of(cls, spans: Sequence[Span], wait: Callable[[], object], timeout: float = SAFE_S, fills: bool = True) -> Self:
-        """Has spans saved without getting ready before. Raises as the constructor and `save`."""
+        """Has spans saved without getting ready before. Raises as the constructor, `begin` and `wait_for_copy`."""
         made = cls(timeout)
-        made.save(spans, wait, fills)
+        made.begin(spans, wait, fills)
+        made.wait_for_copy()
         return made
 
-    def save(self, spans: Sequence[Span], wait: Callable[[], object], fills: bool = True) -> None:
-        """Has the spans saved once `wait` returns, and returns when those not in place may change. Once.
+    def begin(self, spans: Sequence[Span], wait: Callable[[], object], fills: bool = True) -> None:
+        """Waits for `wait`, and then has the spans saved. Once.
 
         fills: spans in place are copied aside as far as there is room
 
-        Raises UsageError, OSError, DaemonUnavailable, PeerGone, DeadlinePassed, NoRoom, UnsupportedState, WrongState,
-        NoSuchJob for a program that gcr does not know yet: nothing was copied then, and nothing has changed.
+        Raises UsageError, OSError, DaemonUnavailable, PeerGone.
         """
         try:
             asked = SaveNowRequest(
@@ -93,20 +94,34 @@ class Aside:
             wait()
             with suppress(GcrError):  # where it was refused, `_aside` has the reason
                 self._client.ask(asked, Pong, timeout=self._timeout)
-            self._await_aside(self._timeout)
+        except BaseException:
+            self.give_up()
+            raise
+
+    def wait_for_copy(self) -> None:
+        """Returns when the spans that are not read in place may change.
+
+        Raises UsageError, OSError, DaemonUnavailable, PeerGone, DeadlinePassed, NoRoom, UnsupportedState, WrongState,
+        NoSuchJob for a program that gcr does not know yet: nothing was copied then, and nothing has changed.
+        """
+        try:
+            self._aside.result(self._timeout)
+        except TimeoutError as late:
+            self.give_up()
+            raise DeadlinePassed(f"gcr has not copied the memory aside within {self._timeout:g} s") from late
         except BaseException:
             self.give_up()
             raise
 
     @property
     def region(self) -> Region:
-        """The addresses where the spans will lie. Once `save` has been called."""
+        """The addresses where the spans will lie, from `begin` on."""
         assert self._region
         return self._region
 
     @property
     def in_place_bytes(self) -> int:
-        """The bytes that are read in place; all others were copied aside when `save` returned."""
+        """The bytes that are read in place; all others were copied aside when `wait_for_copy` returned."""
         return self._aside.result(0)
 
     def memory(self, number: int) -> Any:
@@ -116,12 +131,6 @@ class Aside:
     def give_up(self) -> None:
         """Ends a save that is under way: the daemon takes everything back. Idempotent."""
         self._client.close()
-
-    def _await_aside(self, timeout: float) -> None:
-        try:
-            self._aside.result(timeout)
-        except TimeoutError as late:
-            raise DeadlinePassed(f"gcr has not copied the memory aside within {timeout:g} s") from late
 
     def _ask(self) -> None:
         """Waits for the copy, on a thread of its own."""

@@ -24,7 +24,7 @@ from gcr.checkpoints.region import Region
 from gcr.errors import DeadlinePassed, GcrError, Refused
 from gcr_torch import tensors
 from gcr_torch.stager import Copied, NotReady, Ready, Stager, State
-from gcr_torch.window import Quiet, Steps, Window
+from gcr_torch.window import Quiet, Steps, Window, marks_of
 
 log = logging.getLogger("gcr.torch")
 
@@ -61,6 +61,8 @@ class Dense(Struct, frozen=True):
 
     def placed(self, memory: Any) -> torch.Tensor:
         """Returns the same tensor in these bytes."""
+        if isinstance(self.order, range):
+            return tensors.of_bytes(memoryview(memory), self.tensor.dtype, self.tensor.size())
         sizes = [self.tensor.size(dimension) for dimension in self.order]
         inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
         return tensors.of_bytes(memoryview(memory), self.tensor.dtype, sizes).permute(inverse)
@@ -123,9 +125,9 @@ class AsideStager:
         self._worked = False
         quiet = self._steps.quiet(parts, self._asked == "window") if self._steps else Quiet()
         begun = Begun()
+        begun.ready.settle = partial(self._settle, begun)
         try:
             self._begin(state, quiet, begun)
-            self._open_window(begun)
             found = self._stager.staged(state, begun.ready)
         except (GcrError, NotReady, OSError) as error:
             begun.give_up(error)
@@ -172,16 +174,20 @@ class AsideStager:
                 begun.quiet_bytes += dense.nbytes
         read, self._prepared = self._prepared or Aside(), None
         begun.reads.append(read)
-        read.save(spans, wait, fills=self._asked == "ring")
+        read.begin(spans, wait, fills=self._asked == "ring")
         for number, dense in enumerate(found):
             begun.ready.tensors[id(dense.tensor)] = dense.placed(read.memory(number))
             begun.ready.kept.append(dense.tensor)
         begun.ready.waits.append(read.arrived.result)
         begun.ready.regions.append(read.region)
 
-    def _open_window(self, begun: Begun) -> None:
+    def _settle(self, begun: Begun) -> None:
+        """Returns when all is copied but what is read in place, which the next step of an optimizer waits for."""
+        marks = marks_of(begun.watched)  # meanwhile
+        for read in begun.reads:
+            read.wait_for_copy()
         if self._steps and begun.in_place_bytes:
-            begun.window = window = Window(begun.watched, begun.reads)
+            begun.window = window = Window(marks, begun.reads)
             self._steps.open(window)
             begun.ready.waits.insert(0, window.over.result)  # before the others: it has the reason
             window.over.add_done_callback(lambda _: self._is_over(window))

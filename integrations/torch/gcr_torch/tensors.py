@@ -60,7 +60,9 @@ def plain(found: Any) -> Iterator[torch.Tensor]:
 
 def named(found: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the tensors of `plain` with their names. `name`: of the part."""
-    if isinstance(found, torch.Tensor):
+    if type(found) in (torch.Tensor, torch.nn.Parameter):
+        yield name, found
+    elif isinstance(found, torch.Tensor):
         if found.is_nested or not is_traceable_wrapper_subclass(found):
             yield name, found
         else:

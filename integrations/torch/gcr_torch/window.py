@@ -56,7 +56,9 @@ class Quiet(Struct):
     def watched(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
         """Returns the tensors to watch while this one is read in place; none if it is to be copied."""
         nbytes, owners = self.by_address.get(tensor.data_ptr(), (0, ()))
-        return (*owners, tensor) if owners and tensor.numel() * tensor.element_size() <= nbytes else ()
+        if not owners or tensor.numel() * tensor.element_size() > nbytes:
+            return ()
+        return [*{id(each): each for each in (*owners, tensor)}.values()]
 
 
 class Window:
@@ -66,10 +68,10 @@ class Window:
     written: names of tensors that something else than a step has written
     """
 
-    def __init__(self, watched: Mapping[str, Sequence[torch.Tensor]], reads: Sequence[Aside]) -> None:
+    def __init__(self, marks: Sequence[Mark], reads: Sequence[Aside]) -> None:
         self.over = Future[None]()
         self.waited_s, self.written = 0.0, tuple[str, ...]()
-        self._marks: Sequence[Mark] = [(name, *_marked(each)) for name, each in _pairs(watched)]
+        self._marks = marks
         self._reads, self._left, self._ended, self._lock = reads, len(reads), False, Lock()
         for read in reads:
             read.safe.add_done_callback(self._is_read)
@@ -116,8 +118,9 @@ class Window:
         return NotSaveable(text, hint="wait for `safe` before the write, or way='copy'")
 
 
-def _pairs(watched: Mapping[str, Sequence[torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    return ((name, each) for name, owners in watched.items() for each in owners)
+def marks_of(watched: Mapping[str, Sequence[torch.Tensor]]) -> list[Mark]:
+    """Returns the versions and addresses that these tensors have now, by the names of what is read in place."""
+    return [(name, *_marked(each)) for name, owners in watched.items() for each in owners]
 
 
 def _marked(tensor: torch.Tensor) -> tuple[torch.Tensor, int, int]:
