@@ -75,6 +75,11 @@ def _every(row: Mapping[str, Any]) -> Iterator[Line]:
     yield "… writes of a plain writer's rate", f"{row['share']:.2f}", ">= 0.9", _met(row["share"] >= 0.9)
 
 
+def _pccheck(row: Mapping[str, Any]) -> Iterator[Line]:
+    text = f"{row['slowdown']:.4f}; {row['saved']} of {row['steps']} steps, {row['written_bytes_per_s'] / GB:.2f} GB/s"
+    yield "the same by PCcheck's method: slower by", text, "", ""
+
+
 def _trained(row: Mapping[str, Any]) -> Iterator[Line]:
     share = row["share"]
     yield "second save, a hundredth trained: bytes of the first's", f"{share:.4f}", "<= 0.02", _met(share <= 0.02)
@@ -92,4 +97,4 @@ def _met(so: bool) -> str:
     return "yes" if so else "NO"
 
 
-_SECTIONS = {"saves": _saves, "saves-every": _every, "saves-trained": _trained}
+_SECTIONS = {"saves": _saves, "saves-every": _every, "saves-pccheck": _pccheck, "saves-trained": _trained}

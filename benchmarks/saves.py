@@ -95,13 +95,14 @@ def _loads(running: Program, where: Path, saved: Row) -> Row:
     }
 
 
-def every(*more: str, seconds: float = EVERY_SECONDS) -> Iterator[Row]:
+def every(*more: str, way: str = "copy", seconds: float = EVERY_SECONDS) -> Iterator[Row]:
     """Saves a transformer of 1.3 billion parameters with AdamW at each step, but for saves that find no room.
 
+    way: "copy", or "pccheck", which is PCcheck's method with as many in flight
     `share`: bytes written a second, of what a plain writer does before and after; `undisturbed_step_s`: without saves.
     """
     flags = ("--gpt", "--keep", "1", "--in-flight", str(FLIGHT), "--when-full", "skip", *more)
-    with images.store() as where, training("copy", where, *flags) as running:
+    with images.store() as where, training(way, where, *flags) as running:
         asked(running, "watch")
         time.sleep(UNDISTURBED_SECONDS)
         typical = asked(running, "gaps")["typical_s"]
@@ -109,7 +110,7 @@ def every(*more: str, seconds: float = EVERY_SECONDS) -> Iterator[Row]:
         row = asked(running, f"every {seconds}")
         after = images.write_plainly(where.parent, PROBE, 1)
         asked(running, "end")
-        a_save = _bytes_below(where)
+        a_save = _bytes_below(where) if way == "copy" else row["state_bytes"]
     plain = (before[0] + after[0]) / (before[1] + after[1])
     written = row["saved"] * a_save / row["saved_s"]
     rate = row["steps"] / row["trained_s"]

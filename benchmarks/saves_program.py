@@ -6,7 +6,7 @@ tensors · `every SECONDS`: a save with each step, one that finds no room is ski
 
 Ways: `gcr` (a Checkpointer: `copy` under `gcr run`, else staged), `window` (a Checkpointer that reads in place; the
 state is a module with its optimizer), `torch_save`, `async_save` (DCP's, as shipped), `async_pinned` (DCP's, with a
-stager that pins and is kept).
+stager that pins and is kept), `pccheck` (its method, of a module with its optimizer).
 """
 
 import argparse
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "victims"))
 
 import torch
+from pccheck_way import ByPccheck
 from standstill_program import GIB, TENSOR, WIDTH, Loop, Torch, serve, took
 
 Row = dict[str, Any]
@@ -230,7 +231,15 @@ class Saver:
         while not all(done() for done in under_way):
             time.sleep(0.01)
         whole = time.perf_counter() - began
-        return {"steps": steps, "trained_s": trained, "saved": saved, "saved_s": whole, "blocked_s": blocked}
+        size = sum(each.numel() * each.element_size() for each in tensors_of(self.training.state))
+        return {
+            "steps": steps,
+            "trained_s": trained,
+            "saved": saved,
+            "saved_s": whole,
+            "blocked_s": blocked,
+            "state_bytes": size,
+        }
 
 
 def tensors_of(state: Row) -> Iterator[torch.Tensor]:
@@ -257,12 +266,16 @@ def training_of(options: argparse.Namespace) -> Any:
     if options.gpt:
         return Gpt(options.device)
     total = int(options.gib * GIB) // TENSOR * TENSOR or int(options.gib * GIB)
-    if options.way == "window":
+    if options.way in ("window", "pccheck"):
         return Stepped(total, options.device)
     return Torch(total, options.trained, options.device)
 
 
-def way_of(options: argparse.Namespace) -> Way:
+def way_of(options: argparse.Namespace, training: Any) -> Way:
+    if options.way == "pccheck":
+        while not any(training.optimizer.state.values()):  # it has its tensors from the first step on
+            training.step()
+        return ByPccheck(options.store, [*tensors_of(training.state)], options.in_flight)
     if options.way in ("gcr", "window"):
         way = "copy" if options.way == "gcr" else "window"
         return ByGcr(options.store, options.keep, options.in_flight, options.when_full, way)
@@ -271,7 +284,7 @@ def way_of(options: argparse.Namespace) -> Way:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("way", choices=("gcr", "window", "torch_save", "async_save", "async_pinned"))
+    parser.add_argument("way", choices=("gcr", "window", "torch_save", "async_save", "async_pinned", "pccheck"))
     parser.add_argument("store", type=Path)
     parser.add_argument("--gib", type=float, default=1.0)
     parser.add_argument("--trained", type=float, default=1.0, help="share of the state that each step changes")
@@ -281,7 +294,8 @@ def main() -> None:
     parser.add_argument("--when-full", default="wait")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
-    saver = Saver(training_of(options), way_of(options))
+    training = training_of(options)
+    saver = Saver(training, way_of(options, training))
     serve(saver.loop, saver.answer)
 
 

@@ -79,6 +79,7 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         "serve-others": lambda: serve_swaps.of_others(testbed.gib_of_two(gib)),
         "saves": lambda: saves.blocked(gib),
         "saves-every": saves.every,
+        "saves-pccheck": lambda: saves.every(way="pccheck"),
         "saves-trained": lambda: saves.trained(gib),
         "whole-8": lambda: whole.measure(images.program(8)),
         "whole-32": lambda: whole.measure(images.program(32)),

@@ -26,7 +26,7 @@
 # `control-copies`, `control-at-once`: the driver's own checkpoint beside copies, by how they are queued, and of several programs.
 # `resident-8`, `resident-32`: back from memory that stayed on the device, beside back from the host, in turns.
 # `serve-room`, `serve-there`, `serve-warm`, `serve-others`: two models in turns behind `gcr serve` and without it; `serve-load`: 50 clients.
-# `saves`, `saves-every`, `saves-trained`: saves of a training's tensors by gcr.torch, beside torch.save and DCP.
+# `saves`, `saves-every`, `saves-pccheck`, `saves-trained`: saves of a training's tensors by gcr.torch, beside torch.save, DCP, PCcheck's way.
 # `endings`: 300 programs that end, each in one of twelve ways at a random instant of a swap; a later call goes on.
 set -euo pipefail
 

@@ -1,7 +1,8 @@
 """The benchmark of training saves, rehearsed on the processor: its numbers are no results."""
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,40 @@ def test_a_save_and_its_loads(way: str, why: str, size: int, store: Path, monkey
     assert all(0 < row["blocked_s"] <= row["call_s"] and 0 < row["step_s"] <= row["step_p99_s"] for row in rows)
     assert found[way]["loads"]["bytes_right"] and found[way]["loads"]["bytes"] >= size
     assert not [*store.iterdir()]
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_pccheck_saves_what_was_there_and_a_later_save_is_not_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its optimizer's step waits for the copy, so a state that changes at once is saved as it was."""
+    import torch
+    from pccheck_way import ByPccheck
+
+    monkeypatch.setattr("pccheck_way.CHUNK_BYTES", 1 << 10)
+    tensors = [torch.nn.Parameter(torch.randn(size)) for size in (1, 500, 3000)]
+    optimizer = torch.optim.SGD(tensors, lr=1.0)
+    way = ByPccheck(tmp_path, tensors, 2)
+    for step in range(5):
+        for each in tensors:
+            each.grad = torch.randn_like(each)
+        before = [each.detach().clone() for each in tensors]
+        done = way.save(step, None)
+        optimizer.step()
+        until(done)
+        assert not way.way["skipped"]
+        way.load(step, None)
+        assert all(torch.equal(each, was) for each, was in zip(tensors, before, strict=True))
+    assert way._slots.whole and way._slots.whole[0] == 4
+    way._slots.commit(2, slot := way._slots.free.get())
+    assert way._slots.whole[0] == 4, "an earlier step that ends later does not win"
+    assert slot in {way._slots.free.get() for _ in range(2)}
+    way.close()
+
+
+def until(done: Callable[[], bool]) -> None:
+    while not done():
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize(
