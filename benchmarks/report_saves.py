@@ -11,6 +11,8 @@ Line = tuple[str, str, str, str]  # what, figure, goal, met
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[Line]:
+    if ways := {**found.get("saves", {}), **found.get("saves-others", {})}:
+        yield from _saves(ways)
     for name, section in _SECTIONS.items():
         if name in found:
             yield from section(found[name])
@@ -97,4 +99,4 @@ def _met(so: bool) -> str:
     return "yes" if so else "NO"
 
 
-_SECTIONS = {"saves": _saves, "saves-every": _every, "saves-pccheck": _pccheck, "saves-trained": _trained}
+_SECTIONS = {"saves-every": _every, "saves-pccheck": _pccheck, "saves-trained": _trained}

@@ -18,6 +18,7 @@ from program import Program
 HERE = Path(__file__).resolve().parent
 WAYS = {"copy": 3, "window": 3, "staged": 2, "torch_save": 1, "async_save": 2, "async_pinned": 2}  # and saves of each
 OURS = ("copy", "window", "staged")
+OTHERS = tuple(way for way in WAYS if way not in OURS)
 UNDISTURBED_SECONDS = 3.0
 EVERY_SECONDS, FLIGHT = 60.0, 2
 TRAINED = 0.01  # of the parameters, beside a frozen model
@@ -26,7 +27,7 @@ SLOWEST = 6  # of the steps beside a save: so many are told with their times
 Row = dict[str, Any]
 
 
-def blocked(gib: float, *more: str, ways: Sequence[str] = tuple(WAYS)) -> Iterator[Row]:
+def blocked(gib: float, *more: str, ways: Sequence[str] = OURS) -> Iterator[Row]:
     """Rows of each way: the seconds that a save blocks the training, its steps until the save is durable, and memory.
 
     Then the last save is loaded to the device: with its file in the page cache, and dropped from it beside a plain

@@ -130,11 +130,20 @@ class ByTorch:
 
 
 class ByDcp:
+    """pinned: with a stager that is kept. PyTorch 2.11 closes it after the first save, and the second one fails."""
+
     def __init__(self, store: Path, pinned: bool) -> None:
         from torch.distributed.checkpoint.staging import DefaultStager
 
+        class Kept(DefaultStager):
+            def close(self) -> None:
+                """Keeps the page-locked memory, until `end`."""
+
+            def end(self) -> None:
+                super().close()
+
         self.store = store
-        self.stager = DefaultStager() if pinned else None
+        self.stager = Kept() if pinned else None
 
     def save(self, step: int, state: Row) -> Done:
         import torch.distributed.checkpoint as dcp
@@ -153,7 +162,7 @@ class ByDcp:
 
     def close(self) -> None:
         if self.stager:
-            self.stager.close()
+            self.stager.end()
 
 
 class Saver:

@@ -78,6 +78,7 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         "serve-warm": lambda: serve_swaps.of_gcr(testbed.gib_of_two(gib), serve_swaps.Parked.WARM),
         "serve-others": lambda: serve_swaps.of_others(testbed.gib_of_two(gib)),
         "saves": lambda: saves.blocked(gib),
+        "saves-others": lambda: saves.blocked(gib, ways=saves.OTHERS),
         "saves-every": saves.every,
         "saves-pccheck": lambda: saves.every(way="pccheck"),
         "saves-trained": lambda: saves.trained(gib),
