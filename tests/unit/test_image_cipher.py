@@ -297,7 +297,7 @@ def test_what_is_not_encrypted_is_not_taken(store: Store, tmp_path: Path) -> Non
 
 
 def test_a_newer_version_is_named_as_such(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aes.AesPack, "version", 3)
+    monkeypatch.setattr(aes.AesPack, "version", 5)
     monkeypatch.setattr(aes, "_FILE_VERSION", 2)
     write(store, "newer", DATA)
     monkeypatch.undo()
@@ -306,7 +306,7 @@ def test_a_newer_version_is_named_as_such(store: Store, monkeypatch: pytest.Monk
     (path,) = (
         path for path in store.packs.folder.iterdir() if path.name[:32] != store.images.manifest("warm").packs[0].id
     )
-    with pytest.raises(WrongImage, match="version 3; this gcr reads 2"):
+    with pytest.raises(WrongImage, match="version 5; this gcr reads 4"):
         aes_reader(path)
 
 

@@ -228,11 +228,12 @@ def test_nothing_is_made_where_there_is_no_store(run: Run) -> None:
 def test_a_manifest_of_a_training_has_no_processes(run: Run) -> None:
     manifest = save(run, 1, [[bytes_of(1, 10)]])
     text = manifest.to_bytes().replace(b'"format": 3', b'"format": 2')
-    for wrong in (text, manifest.to_bytes().replace(b'"world"', b'"w\\u0000"')):
+    compressed = manifest.to_bytes().replace(b'"format": 3', b'"format": 4')
+    for wrong in (text, compressed, manifest.to_bytes().replace(b'"world"', b'"w\\u0000"')):
         with pytest.raises(Damaged):
             Manifest.from_bytes(wrong, "it")
-    with pytest.raises(WrongImage, match="this gcr reads 1 to 3"):
-        Manifest.from_bytes(manifest.to_bytes().replace(b'"format": 3', b'"format": 4'), "it")
+    with pytest.raises(WrongImage, match="this gcr reads 1 to 4"):
+        Manifest.from_bytes(manifest.to_bytes().replace(b'"format": 3', b'"format": 5'), "it")
 
 
 @pytest.mark.parametrize("step", [-1, 10**12, True, "1", 1.0])

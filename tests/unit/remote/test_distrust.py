@@ -121,11 +121,11 @@ def test_an_object_of_any_size_is_not_read_whole(store: Store, other: Store, awa
 def test_what_a_newer_gcr_wrote_is_refused(
     store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gcr.image.crypto.cipher.PlainPack.version", 3)
+    monkeypatch.setattr("gcr.image.crypto.cipher.PlainPack.version", 5)
     write(store, "warm", [COMMON])
     pushed(store, away)
     monkeypatch.undo()
-    with pytest.raises(WrongImage, match="version 3; this gcr reads 2"):
+    with pytest.raises(WrongImage, match="version 5; this gcr reads 4"):
         pulled(other, away)
     path = away / "images/warm.json"
     path.write_text(path.read_text().replace('"format": 1', '"format": 9'))

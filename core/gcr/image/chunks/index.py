@@ -20,14 +20,17 @@ class Index(Records):
     sizes: of the chunks, in bytes · borders: the block where each begins, and the one behind the last
     """
 
-    def __init__(self, records: bytes, record: struct.Struct, end: int) -> None:
-        """`end`: where the chunks end in the file, in bytes. Raises ValueError for records that no pack has."""
+    def __init__(self, records: bytes, record: struct.Struct, end: int | None) -> None:
+        """Raises ValueError for records that no pack has.
+
+        end: where the chunks end in the file, in bytes; None: they are compressed, and do not lie at their blocks
+        """
         super().__init__(records, record.size)
         self._record = record
         self.sizes = self.column(NAME_BYTES + 4)
         blocks = {size: padded(size) // BLOCK for size in {*self.sizes}}
         borders = [*accumulate(map(blocks.__getitem__, self.sizes), initial=1)]
-        if self.column(NAME_BYTES).tolist() != borders[:-1] or borders[-1] * BLOCK != end:
+        if self.column(NAME_BYTES).tolist() != borders[:-1] or (end is not None and borders[-1] * BLOCK != end):
             raise ValueError("a chunk is not behind the one before")
         if not 0 < min(blocks, default=1) <= max(blocks, default=1) <= MAX_CHUNK_BYTES:
             raise ValueError("no chunk has such a size")

@@ -24,8 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gcr.image.chunks.entry import PLACED, Entry, padded
-from gcr.image.chunks.index import Run
-from gcr.image.crypto.cipher import FILE_MAGIC, Forged, PackCipher, check_of, mark_of
+from gcr.image.crypto.cipher import FILE_MAGIC, Forged, Lying, PackCipher, check_of, mark_of
 from gcr.image.disk.bounce import Bounce, move_each
 from gcr.imageerrors import Damaged, WrongImage, WrongKey
 
@@ -110,7 +109,7 @@ class AesPack:
             stored[tag:end] = bytes(end - tag)
             at = end
 
-    def from_disk(self, run: Run, stored: memoryview) -> memoryview:
+    def from_disk(self, run: Lying, stored: memoryview) -> memoryview:
         memory = self._memory.buffer(len(stored))
         for entry, chunk, target in zip(run.entries, run.chunks(stored), run.chunks(memory), strict=True):
             self._decrypt(entry, chunk, target)
@@ -119,9 +118,9 @@ class AesPack:
     def index_bytes(self, count: int) -> int:
         return count * self.record.size + TAG_BYTES
 
-    def to_index(self, placed: bytes, facts: bytes) -> bytes:
+    def to_index(self, placed: bytes, facts: bytes, beside: bytes = b"") -> bytes:
         fields = ((name, block, size, self._tags[block]) for name, block, size in PLACED.iter_unpack(placed))
-        return self._aes.encrypt(_nonce(0), b"".join(self.record.pack(*each) for each in fields), facts)
+        return self._aes.encrypt(_nonce(0), b"".join(self.record.pack(*each) for each in fields) + beside, facts)
 
     def from_index(self, index: bytes, facts: bytes) -> bytes:
         try:

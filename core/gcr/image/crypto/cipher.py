@@ -14,12 +14,12 @@ from typing import Protocol
 
 from gcr.image.chunks.chunk import name_of, name_of_zeros
 from gcr.image.chunks.entry import PLACED, Entry, as_stored
-from gcr.image.chunks.index import Run
 from gcr.image.disk.bounce import move_each
 from gcr.imageerrors import Damaged, WrongImage, WrongKey
 
 FILE_MAGIC = b"GCRFILE\0"  # begins any small file of an encrypted store
-PACK_VERSIONS = (1, 2)  # plain, encrypted
+PACK_VERSIONS = (1, 2, 3, 4)  # plain, encrypted; and the same with compressed chunks
+COMPRESSED = 2  # this much higher is the version of a pack with compressed chunks
 _MARK = Struct("<8sI4x32s")
 _MARK_MAGIC, _MARK_VERSION = b"GCRSTORE", 1
 _HOW = "--key-file, --key-command, or the settings of these names"
@@ -27,6 +27,16 @@ _HOW = "--key-file, --key-command, or the settings of these names"
 
 class Forged(Exception):
     """Bytes were not written with this key for this purpose. The text names them."""
+
+
+class Lying(Protocol):
+    """Chunks that lie one behind the other in a pack. `entries`: with the sizes that they have there."""
+
+    @property
+    def entries(self) -> Sequence[Entry]: ...
+
+    def chunks(self, blocks: memoryview) -> Sequence[memoryview]:
+        """Returns the bytes of each chunk; in `blocks` the chunks lie as in the pack."""
 
 
 class PackCipher(Protocol):
@@ -38,7 +48,7 @@ class PackCipher(Protocol):
     def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview], stored: memoryview) -> None:
         """Puts chunks into `stored` as they lie in the pack, one behind the other; it is a block longer at least."""
 
-    def from_disk(self, run: Run, stored: memoryview) -> memoryview:
+    def from_disk(self, run: Lying, stored: memoryview) -> memoryview:
         """Returns the chunks of a run that lie in `stored`, each at the same place, with any bytes between them.
 
         They overwrite those that this thread was given before.
@@ -47,11 +57,11 @@ class PackCipher(Protocol):
     def index_bytes(self, count: int) -> int:
         """Returns the size of the index of so many chunks."""
 
-    def to_index(self, placed: bytes, facts: bytes) -> bytes:
-        """Returns the index of records as PLACED, back to back. `facts`: the rest of the footer."""
+    def to_index(self, placed: bytes, facts: bytes, beside: bytes = b"") -> bytes:
+        """Returns the index of records as PLACED, back to back. `facts`: the rest of the footer; `beside`: follows."""
 
     def from_index(self, index: bytes, facts: bytes) -> bytes:
-        """Returns the records, back to back."""
+        """Returns the records, back to back, and what stands beside them."""
 
 
 class Cipher(Protocol):
@@ -86,14 +96,14 @@ class PlainPack:
         for entry, blocks in zip(entries, pieces, strict=True):
             blocks[entry.size :] = bytes(len(blocks) - entry.size)
 
-    def from_disk(self, run: Run, stored: memoryview) -> memoryview:
+    def from_disk(self, run: Lying, stored: memoryview) -> memoryview:
         return stored
 
     def index_bytes(self, count: int) -> int:
         return count * self.record.size
 
-    def to_index(self, placed: bytes, facts: bytes) -> bytes:
-        return placed
+    def to_index(self, placed: bytes, facts: bytes, beside: bytes = b"") -> bytes:
+        return placed + beside
 
     def from_index(self, index: bytes, facts: bytes) -> bytes:
         return index

@@ -25,7 +25,7 @@ from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable, WrongImage
 from gcr.memory.layout import DamagedTable, SealedTable
 from gcr.names import meant
 
-PLAIN, WITH_FILES, OF_TRAINING = 1, 2, 3  # formats
+PLAIN, WITH_FILES, OF_TRAINING, COMPRESSED = 1, 2, 3, 4  # formats
 SUFFIX = ".json"
 _MOST = 1 << 64
 _LAST_TIME = 1 << 37  # seconds since the epoch; a calendar ends with the year 9999
@@ -76,13 +76,17 @@ class Source(Struct, frozen=True):
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """The bytes of an image, under the names of docs/contract.md §4. `parent`: the image it was compared with."""
+    """The bytes of an image, under the names of docs/contract.md §4. `parent`: the image it was compared with.
+
+    bytes_stored: of those written, as they lie in the packs; None: they lie there as they are
+    """
 
     parent: str | None = None
     bytes_total: int
     bytes_changed: int | None = None  # since the parent
     bytes_zero: int
     bytes_written: int
+    bytes_stored: int | None = None
 
 
 class Beside(Struct, frozen=True):
@@ -126,6 +130,7 @@ class Manifest(Struct, frozen=True):
         fields["packs"] = [_plain(asdict(pack)) for pack in self.packs]
         fields["files"] = [each.to_json() for each in self.files]
         number = OF_TRAINING if self.source.progress else WITH_FILES if self.files else PLAIN
+        number = number if self.costs.bytes_stored is None else COMPRESSED
         body = {name: fields[name] for name in _fields(number)}
         return json.dumps({"format": number, "digest": _digest(body), "image": body}, indent=1).encode()
 
@@ -137,8 +142,8 @@ class Manifest(Struct, frozen=True):
             number = document["format"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Damaged.of(path, f"it is no manifest: {error}") from error
-        if number not in (PLAIN, WITH_FILES, OF_TRAINING):
-            known = f"{PLAIN} to {OF_TRAINING}"
+        if number not in (PLAIN, WITH_FILES, OF_TRAINING, COMPRESSED):
+            known = f"{PLAIN} to {COMPRESSED}"
             raise WrongImage(f"{path}: an image of format {number!r}; this gcr reads {known}", hint="a newer gcr")
         try:
             return cls._from_json(document)
@@ -166,7 +171,9 @@ class Manifest(Struct, frozen=True):
             "files": tuple(map(ImagedFile.from_json, body["files"])) if document["format"] != PLAIN else (),
         }
         rest = {name: value for name, value in body.items() if name in cls.__struct_fields__}
-        if (document["format"] == OF_TRAINING) != bool(source.progress):
+        if (document["format"] in (OF_TRAINING, COMPRESSED)) != bool(source.progress):
+            raise ValueError("it is of another format")
+        if (document["format"] == COMPRESSED) != ("bytes_stored" in body):
             raise ValueError("it is of another format")
         found = cls(**{**rest, **facts})
         _refuse_nonsense(found)
@@ -175,7 +182,13 @@ class Manifest(Struct, frozen=True):
 
 def _fields(number: int) -> Sequence[str]:
     """Returns the fields of an image's JSON of this format."""
-    return (*FIELDS, *{PLAIN: (), WITH_FILES: ("files",), OF_TRAINING: ("files", "progress")}[number])
+    more = {
+        PLAIN: (),
+        WITH_FILES: ("files",),
+        OF_TRAINING: ("files", "progress"),
+        COMPRESSED: ("files", "progress", "bytes_stored"),
+    }
+    return (*FIELDS, *more[number])
 
 
 def _part(kind: type[Part], body: Mapping[str, Any]) -> Part:
@@ -191,7 +204,7 @@ def _refuse_nonsense(image: Manifest) -> None:
     texts += [] if costs.parent is None else [costs.parent]
     times = [image.created, *image.timings.values()]
     sizes = [costs.bytes_total, costs.bytes_zero, costs.bytes_written, image.chunk_bytes]
-    sizes += [] if costs.bytes_changed is None else [costs.bytes_changed]
+    sizes += [each for each in (costs.bytes_changed, costs.bytes_stored) if each is not None]
     sizes += [*source.progress.values(), *(pack.bytes for pack in image.packs)]
     for process in image.processes:
         sizes += [process.stack, process.generation, *_numbers(process.table)]

@@ -12,15 +12,17 @@ from msgspec import Struct
 from gcr.image.chunks.chunk import NAME_BYTES, name_of
 from gcr.image.chunks.entry import BLOCK, padded
 from gcr.image.chunks.index import Index, Run
-from gcr.image.crypto.cipher import PACK_VERSIONS, Cipher, Forged
-from gcr.image.disk.bounce import Bounce, copy_all
+from gcr.image.crypto.cipher import COMPRESSED, PACK_VERSIONS, Cipher, Forged
+from gcr.image.disk.bounce import Bounce, copy_all, move_each
 from gcr.image.disk.failing import readable
 from gcr.image.disk.pagecache import is_cached
 from gcr.image.disk.regular import open_file
+from gcr.image.pack.codec import WrongCode, decode
 from gcr.image.pack.format import FACTS, FILE, FOOTER, FOOTER_MAGIC, HEADER, HEADER_MAGIC, SUFFIX, Footer, Pack
+from gcr.image.pack.layout import DIGEST_BYTES, LAID, Laid, Layout
 from gcr.imageerrors import Damaged, WrongImage
 
-_BOUNCE = Bounce()
+_BOUNCE, _DECODED = Bounce(), Bounce()
 
 
 class PackReader:
@@ -38,35 +40,55 @@ class PackReader:
         self._name_of, self._cipher = cipher.name_of, cipher.pack(ours[1])
         self.record = self._cipher.record
         with self.opened() as file:
-            self.pack, self.index, self.index_at = self._read_ends(file, seal)
+            self.pack, self.index, self._beside, self.index_at = self._read_ends(file, seal)
 
     @cached_property
     def chunks(self) -> Index:
-        """Returns where each chunk is. Raises Damaged for an index that no pack has: a seal vouches for any."""
-        try:
-            return Index(self.index, self.record, self.index_at)
-        except ValueError as error:
-            raise Damaged.of(self.path, f"its index is that of no pack: {error}") from error
+        """Returns the chunks by number. Raises Damaged for an index that no pack has: a seal vouches for any."""
+        with self._sensible():
+            return Index(self.index, self.record, None if self.is_compressed else self.index_at)
+
+    @cached_property
+    def _layout(self) -> Layout | None:
+        """Returns the places of compressed chunks; None where they lie at their blocks. Raises Damaged."""
+        with self._sensible():
+            return Layout(self._beside, self.chunks, self.index_at) if self.is_compressed else None
+
+    def runs(self, first: int, end: int, most: int) -> Iterator[Run]:
+        """Yields chunks, by their numbers, in runs that lie one behind the other and have `most` bytes or fewer.
+
+        A run of one chunk may have more. Only such runs can be read.
+        """
+        for run in Run(self.chunks, first, end).groups(most):
+            yield from self._layout.runs(run) if self._layout else (run,)
+
+    def extent(self, run: Run) -> tuple[int, int]:
+        """Returns the block where a run begins in the file, and how many bytes it takes there."""
+        return self._layout.extent(run) if self._layout else (run.block, run.stored_bytes)
 
     def read(self, run: Run, target: memoryview) -> None:
-        """Reads chunks; they have as many bytes as the target. Raises OSError, Damaged."""
-        stored = _BOUNCE.buffer(run.stored_bytes)
+        """Reads chunks; they have as many bytes as the target. Raises OSError, Damaged, LibraryMissing."""
+        block, size = self.extent(run)
+        stored = _BOUNCE.buffer(size)
         with self.opened() as file:
-            file.blocks(run.block, stored)
+            file.blocks(block, stored)
         self.take(run, stored, target)
 
     def take(self, run: Run, stored: memoryview, target: memoryview) -> None:
-        """Decrypts chunks that were read, compares each with its name, then copies all of them to their target.
+        """Decrypts and decompresses chunks that were read, compares each with its name, then copies all of them.
 
-        Raises Damaged before it copies anything.
+        Raises Damaged before it copies anything; LibraryMissing.
         """
         plain = self._compared(run, stored)
         copy_all(run.pieces(plain), target)
 
     def _compared(self, run: Run, stored: memoryview) -> memoryview:
-        """Returns the decrypted chunks, compared with their names."""
+        """Returns the chunks, compared with their names, as they would lie if nothing were compressed."""
+        laid = self._layout.laid(run) if self._layout else None
         with self._as_written():
-            plain = self._cipher.from_disk(run, stored)
+            plain = self._cipher.from_disk(laid or run, stored)
+            if laid:
+                plain = self._decoded(run, laid, plain)
         names = [*map(self._name_of, run.chunks(plain))]
         if names != run.names:
             wrong = next(number for number, pair in enumerate(zip(names, run.names, strict=True)) if len({*pair}) > 1)
@@ -74,34 +96,51 @@ class PackReader:
             raise Damaged.of(self.path, f"the chunk at block {block} is not what was written")
         return plain
 
+    def _decoded(self, run: Run, laid: Laid, stored: memoryview) -> memoryview:
+        """Returns the chunks decompressed. No byte gets to the codec before it was compared. Raises Forged."""
+        memory = _DECODED.buffer(run.stored_bytes)
+        pieces = zip(laid.entries, laid.digests, laid.chunks(stored), run.chunks(memory), strict=True)
+        for entry, digest, piece, target in pieces:
+            if len(piece) == len(target):
+                move_each([target], [piece])
+                continue
+            if self._name_of(piece)[:DIGEST_BYTES] != digest:
+                raise Forged(f"the chunk at block {entry.block} is not what was written")
+            try:
+                target[:] = decode(piece, len(target))
+            except WrongCode as error:
+                raise Forged(f"the chunk at block {entry.block}: {error}") from error
+        return memory
+
     def check(self) -> Iterator[int]:
         """Compares every byte of the file on the disk; yields the bytes compared, chunk by chunk.
 
-        Raises OSError, Damaged.
+        Raises OSError, Damaged, LibraryMissing.
         """
         with self.opened() as file:
             os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)  # the disk is to answer, not the page cache
             yield from self._check(file)
 
     def _check(self, file: "OpenPack") -> Iterator[int]:
-        if file.bytes(0, BLOCK) != HEADER.pack(HEADER_MAGIC, self._cipher.version).ljust(BLOCK, b"\0"):
+        if file.bytes(0, BLOCK) != HEADER.pack(HEADER_MAGIC, self.version).ljust(BLOCK, b"\0"):
             raise Damaged.of(self.path, "its header is not what was written")
-        for chunk in self.chunks.all().groups(BLOCK):
-            found = memoryview(file.bytes(chunk.block * BLOCK, chunk.stored_bytes))
+        for chunk in self.runs(0, len(self.chunks), BLOCK):
+            block, size = self.extent(chunk)
+            found = memoryview(file.bytes(block * BLOCK, size))
             self._compared(chunk, found)
-            if any(found[chunk.size :]):
+            if any(found[self._layout.laid(chunk).entries[0].size if self._layout else chunk.size :]):
                 raise Damaged.of(self.path, f"there is something behind the chunk at block {chunk.block}")
-            yield chunk.stored_bytes
+            yield size
         self._check_rest(file)
 
     def _check_rest(self, file: "OpenPack") -> None:
-        index = self._cipher.index_bytes(len(self.chunks))
+        index = self._cipher.index_bytes(len(self.chunks)) + len(self._beside)
         behind = file.bytes(self.index_at + index, padded(index) - index)
         footer = file.bytes(self.pack.bytes - BLOCK, BLOCK)
         if any(behind) or any(footer[FOOTER.size + NAME_BYTES :]):
             raise Damaged.of(self.path, "there is something between what was written")
 
-    def _read_ends(self, file: "OpenPack", seal: bytes | None) -> tuple[Pack, bytes, int]:
+    def _read_ends(self, file: "OpenPack", seal: bytes | None) -> tuple[Pack, bytes, bytes, int]:
         size = os.fstat(file.fd).st_size
         if size < 2 * BLOCK:
             raise Damaged.of(self.path, "it is shorter than what was written")
@@ -112,7 +151,8 @@ class PackReader:
         if magic != FOOTER_MAGIC or not footer.is_sealed(footer.seal if seal is None else seal):
             raise Damaged.of(self.path, "its footer is not what was written")
         self._check_version(version)
-        length = self._cipher.index_bytes(count)
+        self.version, self.is_compressed = version, version != self._cipher.version
+        length = self._cipher.index_bytes(count) + (count * LAID.size if self.is_compressed else 0)
         if at + padded(length) + BLOCK != size or not footer.bounds(size):
             raise Damaged.of(self.path, "it is not as long as what was written")
         index = bytes(file.bytes(at, length))
@@ -120,14 +160,22 @@ class PackReader:
             raise Damaged.of(self.path, "its index is not what was written")
         with self._as_written():
             records = self._cipher.from_index(index, footer.facts[: FACTS.size])
-        return Pack(self.path.name.removesuffix(SUFFIX), footer.seal, size), records, at
+        own = count * self.record.size
+        return Pack(self.path.name.removesuffix(SUFFIX), footer.seal, size), records[:own], records[own:], at
 
     def _check_version(self, version: int) -> None:
-        if version == self._cipher.version:
+        if version in (self._cipher.version, self._cipher.version + COMPRESSED):
             return
         if version in PACK_VERSIONS:
             raise Damaged.of(self.path, "one of it and its store is encrypted, the other is not")
         raise WrongImage(f"{self.path}: a pack of version {version}; this gcr reads {max(PACK_VERSIONS)}")
+
+    @contextmanager
+    def _sensible(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise Damaged.of(self.path, f"its index is that of no pack: {error}") from error
 
     @contextmanager
     def _as_written(self) -> Iterator[None]:

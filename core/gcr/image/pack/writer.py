@@ -1,4 +1,7 @@
-"""Writes a pack: the threads that add chunks fill buffers, and a few other threads write these to the disk."""
+"""Writes a pack: the threads that add chunks fill buffers, and a few other threads write these to the disk.
+
+The threads that fill the buffers compress chunks as well, if that was asked for (layout.py).
+"""
 
 import errno
 import logging
@@ -11,11 +14,13 @@ from threading import Lock
 
 from gcr.image.chunks.chunk import name_of
 from gcr.image.chunks.entry import BLOCK, PLACED, Entry, padded, stored_bytes
-from gcr.image.crypto.cipher import Cipher
+from gcr.image.crypto.cipher import COMPRESSED, Cipher
 from gcr.image.disk.bounce import Bounce, buffers
 from gcr.image.disk.room import allocate
 from gcr.image.disk.threads import started
 from gcr.image.pack.format import FACTS, FOOTER_MAGIC, HEADER, HEADER_MAGIC, SUFFIX, UNFINISHED, Pack
+from gcr.image.pack.layout import LAID
+from gcr.image.pack.pace import Pacer, Packing
 
 log = logging.getLogger("gcr.image")
 
@@ -31,10 +36,11 @@ _BOUNCE = Bounce()
 class PackWriter:
     """Writes one pack. Several threads may add at once. No reader sees a chunk before `finish` has returned."""
 
-    def __init__(self, directory: Path, cipher: Cipher, most: int) -> None:
-        """`most`: the largest size of chunks that are written together, as they lie on the disk. Raises OSError."""
+    def __init__(self, directory: Path, cipher: Cipher, most: int, packing: Packing = "plain") -> None:
+        """`most`: the largest size of chunks that are written together. Raises OSError; LibraryMissing by `packing`."""
         self.id = os.urandom(16).hex()
         self._cipher = cipher.pack(self.id)
+        self.pacer = Pacer(cipher.name_of, packing)
         self._free = buffers(WRITERS + WAITING, most + BLOCK)
         self._path = directory / f"{self.id}{UNFINISHED}"
         self._final = directory / f"{self.id}{SUFFIX}"
@@ -60,9 +66,12 @@ class PackWriter:
                 entries.append(Entry(name, self._next, size))
                 self._next += padded(size) // BLOCK
             self._placed += b"".join(PLACED.pack(*entry[:3]) for entry in entries)
-            if self._next >= _MOST_BLOCKS or self._cipher.index_bytes(len(self._placed) // PLACED.size) > _MOST_INDEX:
+            count = len(self._placed) // PLACED.size
+            index = self._cipher.index_bytes(count) + (count * LAID.size if self.pacer.compresses else 0)
+            if self._next >= _MOST_BLOCKS or index > _MOST_INDEX:
                 raise OSError(errno.EFBIG, "a pack cannot be larger", str(self._path))
-            self._file.make_room(self._next * BLOCK)
+            if not self.pacer.compresses:
+                self._file.make_room(self._next * BLOCK)
         return entries
 
     def write(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> None:
@@ -74,13 +83,27 @@ class PackWriter:
             raise self._failed
         if not entries:
             return
+        at, entries, data = self._packed(entries, data)
         stored = self._free.get()
         try:
             self._cipher.to_disk(entries, data, stored)
-            self._writing.submit(self._give, entries[0].block * BLOCK, stored, stored_bytes(entries))
+            self._writing.submit(self._give, at * BLOCK, stored, stored_bytes(entries))
         except BaseException:
             self._free.put(stored)
             raise
+
+    def _packed(
+        self, entries: Sequence[Entry], data: Sequence[memoryview]
+    ) -> tuple[int, Sequence[Entry], Sequence[memoryview]]:
+        """Returns the chunks as they are to lie in the pack, from which block on, with their sizes there."""
+        packed = self.pacer.packed(entries, data)
+        if packed is None:
+            return entries[0].block, entries, data
+        there = [entry._replace(size=len(piece)) for entry, piece in zip(entries, packed.data, strict=True)]
+        at = self.pacer.layout.lay(there, packed.digests)
+        with self._lock:
+            self._file.make_room(self.pacer.layout.end * BLOCK)
+        return at, there, packed.data
 
     def _give(self, at: int, stored: memoryview, size: int) -> None:
         """Writes a buffer to the disk, on a thread that does nothing else.
@@ -89,7 +112,8 @@ class PackWriter:
         """
         try:
             if not self._failed:
-                self._file.write(at, stored[:size])
+                with self.pacer.disk.busy(size):
+                    self._file.write(at, stored[:size])
         except BaseException as error:
             self._failed = error
         finally:
@@ -100,9 +124,12 @@ class PackWriter:
         self._writing.shutdown()
         if self._failed:
             raise self._failed
-        at, version = self._next * BLOCK, self._cipher.version
+        at, version, beside = self._next * BLOCK, self._cipher.version, b""
+        if self.pacer.compresses:
+            at, version = self.pacer.layout.end * BLOCK, version + COMPRESSED
+            beside = self.pacer.layout.records(block for _, block, _ in PLACED.iter_unpack(self._placed))
         facts = FACTS.pack(FOOTER_MAGIC, version, len(self._placed) // PLACED.size, at)
-        index = self._cipher.to_index(bytes(self._placed), facts)
+        index = self._cipher.to_index(bytes(self._placed), facts, beside)
         footer = facts + name_of(index)
         seal = name_of(footer)
         self._file.write(0, _whole_blocks(HEADER.pack(HEADER_MAGIC, version)))
@@ -110,7 +137,8 @@ class PackWriter:
         end = at + padded(len(index))
         self._file.write(end, _whole_blocks(footer + seal))
         self._file.cut(end + BLOCK)
-        self._file.sync()
+        with self.pacer.disk.busy(0):
+            self._file.sync()
         self._path.rename(self._final)
         self._file.close()
         return Pack(self.id, seal, end + BLOCK)

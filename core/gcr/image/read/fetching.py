@@ -75,8 +75,9 @@ class Fetcher:
     def _fetch(self, job: "_Job") -> None:
         """Reads a group into a buffer, which the comparison has from then on."""
         buffer = self._free.get()
-        stored = buffer[: job.group.run.stored_bytes]
-        if self._does(job, lambda: self._at_hand(job.group.pack).blocks(job.group.run.block, stored)):
+        block, size = job.group.pack.extent(job.group.run)
+        stored = buffer[:size]
+        if self._does(job, lambda: self._at_hand(job.group.pack).blocks(block, stored)):
             self._compare(partial(self._take, job, buffer, stored))
         else:
             self._over(job, buffer)

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from gcr.errors import UsageError
 from gcr.hashing.chunks import chunk_count
 from gcr.image.chunks.entry import padded
-from gcr.image.chunks.index import Run
 from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
 from gcr.image.disk.bounce import clear
 from gcr.image.disk.failing import usable
@@ -182,7 +181,7 @@ class ImageReader:
                 self._clear(target[at : at + part.size])
                 continue
             pack = self._packs[part.pack]
-            for run in Run(pack.chunks, part.there, part.until).groups(GROUP_BYTES):
+            for run in pack.runs(part.there, part.until, GROUP_BYTES):
                 yield Group(pack, run, target[at : at + run.size])
                 at += run.size
 

@@ -182,11 +182,12 @@ class _Coming(Struct, frozen=True):
             self._begin(fd)
         reader = PackReader(path, self.store.cipher, self.pack.seal)
         missing = [(0, BLOCK)]
-        for run in reader.chunks.all().groups(PART):
+        for run in reader.runs(0, len(reader.chunks), PART):
+            block, size = reader.extent(run)
             if begun and self._has(reader, run):
-                self.transfer.skip(run.stored_bytes)
+                self.transfer.skip(size)
             else:
-                missing.append((run.block * BLOCK, run.stored_bytes))
+                missing.append((block * BLOCK, size))
         self.transfer.each(lambda part: self._fetch(fd, *part), missing, self.at_once)
 
     def _has(self, reader: PackReader, run: Run) -> bool:

@@ -24,6 +24,7 @@ from gcr.image.disk.failing import usable
 from gcr.image.disk.threads import all_of, groups, started
 from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.pack.format import GROUP_BYTES, Pack
+from gcr.image.pack.pace import Pace, Packing
 from gcr.image.pack.writer import WAITING
 from gcr.image.store.store import Store
 from gcr.image.write.brought import BroughtChunks
@@ -37,13 +38,14 @@ class Part(Struct, frozen=True):
     """Chunks that one process has written, in order. `references`, `digests`: as in the files of an image.
 
     packs: those that have one of the chunks, as the references count them; all are synced
-    digests: empty if the writer had no key
+    digests: empty if the writer had no key · pace: of its own pack; None where several parts were joined
     """
 
     packs: Sequence[Pack]
     references: bytes
     digests: bytes
     counts: Counts
+    pace: Pace | None = None
 
 
 class _Work(Struct, frozen=True):
@@ -52,6 +54,7 @@ class _Work(Struct, frozen=True):
     placing: Placing
     naming: ThreadPoolExecutor
     filling: ThreadPoolExecutor
+    brought: BroughtChunks
 
 
 @dataclass(slots=True)
@@ -62,6 +65,7 @@ class PartWriter:
     from before the block until the end.
 
     key: of the device hashes; None: there are none · going: names of images that go once this one is there
+    packing: whether its pack is compressed; then LibraryMissing is raised where the codec is not there
 
     Everything raises StoreUnusable if the disk is full, fails, or is gone.
     """
@@ -73,20 +77,21 @@ class PartWriter:
     chunk_bytes: int = CHUNK_BYTES
     key: HashKey | None = None
     going: Collection[str] = ()
+    packing: Packing = "plain"
     counts: Counts = field(default_factory=Counts)
     _stack: ExitStack = field(default_factory=ExitStack)
     _work: _Work = field(init=False)
-    _brought: BroughtChunks = field(default_factory=BroughtChunks)
     _failed: BaseException | None = None  # then a chunk that has its place may be nowhere
 
     def __enter__(self) -> Self:
         with ExitStack() as begun, usable(self.store.path):
             self._hold(begun)
-            placing = Placing(self.store, self.counts, max(GROUP_BYTES, padded(self.chunk_bytes)), self.going)
+            most = max(GROUP_BYTES, padded(self.chunk_bytes))
+            placing = Placing(self.store, self.counts, most, self.going, self.packing)
             begun.callback(placing.pack.abandon)
             naming = begun.enter_context(started(self.threads, "gcr-name"))
             filling = begun.enter_context(started(min(self.threads, WAITING), "gcr-fill"))
-            self._work = _Work(placing, naming, filling)
+            self._work = _Work(placing, naming, filling, BroughtChunks())
             self._stack = begun.pop_all()
         return self
 
@@ -110,7 +115,7 @@ class PartWriter:
         self._add_all(self._pieces(allocations))
 
     def _pieces(self, allocations: Iterable[Addition]) -> Iterator[Piece]:
-        first = self._brought.count
+        first = self._work.brought.count
         for memory, known in allocations:
             for number, (start, size) in enumerate(cut(len(memory), self.chunk_bytes)):
                 yield first + number, memory[start : start + size], known.get(number)
@@ -128,7 +133,7 @@ class PartWriter:
         self._add_all(self._pieces_of(files))
 
     def _pieces_of(self, files: Iterable[tuple[ImagedFile, memoryview]]) -> Iterator[Piece]:
-        numbers = count(self._brought.count)
+        numbers = count(self._work.brought.count)
         for file, memory in files:
             for at, size in file.chunks(self.chunk_bytes):
                 yield next(numbers), memory[at : at + size], None
@@ -148,21 +153,22 @@ class PartWriter:
     def names(self, first: int, count: int) -> Sequence[bytes]:
         """Returns the names of chunks by their numbers. Raises RolledBack if one was not added."""
         self._refuse_missing(first, count)
-        return self._brought.names(first, count)
+        return self._work.brought.names(first, count)
 
     def _refuse_missing(self, first: int, count: int) -> None:
-        if (missing := self._brought.missing(first, count)) is not None:
+        if (missing := self._work.brought.missing(first, count)) is not None:
             raise RolledBack(f"chunk {missing} of image {self.name} was never brought")
 
     def finish(self) -> Part:
         """Finishes the pack, once; nothing can be added any more. The caller syncs the folder of the packs."""
         with usable(self.store.path):
             self._refuse_failed()
-            self._refuse_missing(0, self._brought.count)
+            self._refuse_missing(0, self._work.brought.count)
             finished = self._work.filling.submit(self._work.placing.finish)
-            found, digests = bytes(self._brought.references), bytes(self._brought.digests) if self.key else b""
+            brought = self._work.brought
+            found, digests = bytes(brought.references), bytes(brought.digests) if self.key else b""
             finished.result()
-            return Part(self._work.placing.used(), found, digests, self.counts)
+            return Part(self._work.placing.used(), found, digests, self.counts, self._work.placing.pack.pacer.pace())
 
     def _add_all(self, pieces: Iterable[Piece]) -> None:
         self._refuse_failed()
@@ -199,7 +205,7 @@ class PartWriter:
     def _write(self, placed: Placed) -> None:
         self.rate.spend(sum(entry.size for entry in placed.entries))
         self._work.placing.pack.write(placed.entries, placed.data)
-        if (twice := self._brought.add(placed.brought)) is not None:
+        if (twice := self._work.brought.add(placed.brought)) is not None:
             raise UsageError(f"chunk {twice} of image {self.name} was brought before")
 
     def _chunks_of(self, pieces: Sequence[Piece]) -> Sequence[Chunk]:

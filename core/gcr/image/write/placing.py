@@ -9,6 +9,7 @@ from gcr.image.chunks.chunk import Chunk
 from gcr.image.chunks.entry import Entry
 from gcr.image.files.references import ZEROS
 from gcr.image.pack.format import Pack
+from gcr.image.pack.pace import Packing
 from gcr.image.pack.writer import PackWriter
 from gcr.image.store.store import Store
 from gcr.image.write.brought import Brought
@@ -22,11 +23,15 @@ Place = tuple[str, int]  # pack and block
 
 
 class Counts(Struct):
-    """Bytes so far: all that were added, the zero ones of these, and those written. The store had the rest before."""
+    """Bytes so far: all that were added, the zero ones of these, and those written. The store had the rest before.
+
+    stored: of those written, once the pack is finished: as they lie in the pack, which may be compressed
+    """
 
     total: int = 0
     zero: int = 0
     written: int = 0
+    stored: int = 0
 
 
 class Placed(Struct, frozen=True):
@@ -44,10 +49,10 @@ class Placed(Struct, frozen=True):
 class Placing:
     """Finds or makes the place of each chunk: pack and block. Thread-safe."""
 
-    def __init__(self, store: Store, counts: Counts, most: int, going: Collection[str]) -> None:
-        """Reads the indexes of the store's packs, and begins a pack. Raises OSError.
+    def __init__(self, store: Store, counts: Counts, most: int, going: Collection[str], packing: Packing) -> None:
+        """Reads the indexes of the store's packs, and begins a pack. Raises OSError, LibraryMissing.
 
-        most: see PackWriter · going: see Usage
+        most, packing: see PackWriter · going: see Usage
         """
         self._store, self._counts = store, counts
         self._lock = Lock()
@@ -59,7 +64,7 @@ class Placing:
         for reader in store.packs.trusted():
             self._finished[reader.pack.id] = reader.pack
             self._before.add(reader)
-        self.pack = PackWriter(store.packs.folder, store.cipher, most)
+        self.pack = PackWriter(store.packs.folder, store.cipher, most, packing)
 
     def has(self, name: bytes, size: int) -> bool:
         """Returns whether the store has a chunk of this name, or need not have it since it is zero."""
@@ -125,6 +130,7 @@ class Placing:
         """Finishes this image's pack if anything was written to it. Raises OSError."""
         if self._counts.written:
             self._finished[self.pack.id] = self.pack.finish()
+            self._counts.stored = self.pack.pacer.stored
 
     def used(self) -> Sequence[Pack]:
         """Returns the packs that the image needs, as its references count them."""

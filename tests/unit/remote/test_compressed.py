@@ -1,0 +1,79 @@
+"""An image of a compressed pack is pushed and pulled as it is stored, and a pull that was cut short is taken up."""
+
+import random
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from imaging import check, described, flipped, mapped, read
+from remotes import contents, pulled, pushed
+
+from gcr.hashing.chunks import CHUNK_BYTES
+from gcr.image.chunks.entry import BLOCK
+from gcr.image.files.manifest import Manifest
+from gcr.image.remote.remote import Remote
+from gcr.image.remote.transfer import Transfer
+from gcr.image.store.store import Store
+from gcr.image.write.writer import ImageWriter
+from gcr.imageerrors import Damaged, StoreUnusable
+
+COUNT = CHUNK_BYTES // 4
+DRAW = random.Random(1)
+DATA = [struct.pack(f"<{COUNT}f", *(DRAW.gauss(0, 0.02) for _ in range(COUNT))) for _ in range(5)]
+
+
+def write(store: Store) -> Manifest:
+    with ImageWriter(store, "warm", threads=3, packing="compressed") as writer:
+        writer.add((mapped(each), {}) for each in DATA)
+        return writer.commit(described("warm", [*map(len, DATA)]))
+
+
+def test_it_moves_as_it_is_stored(store: Store, other: Store, away: Path) -> None:
+    manifest = write(store)
+    assert manifest.packs[0].bytes < 0.9 * manifest.costs.bytes_written
+    assert pushed(store, away).bytes_moved == manifest.packs[0].bytes
+    assert pulled(other, away).bytes_moved == manifest.packs[0].bytes
+    for copy in (other, Store(away, store.cipher)):
+        assert read(copy, "warm") == DATA
+        check(copy, "warm")
+    assert contents(store.path) == contents(other.path) == contents(away)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7])
+def test_a_pull_that_was_cut_short_is_taken_up(
+    store: Store, other: Store, away: Path, count: int, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    write(store)
+    pushed(store, away)
+    real, came = Remote.part, []
+
+    def part(self: Remote, path: str, at: int, size: int) -> memoryview:
+        if len(came) == count:
+            raise StoreUnusable("the line is dead")
+        came.append(at)
+        return real(self, path, at, size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Remote, "part", part)
+        patch.setattr(Transfer, "at_once", lambda *_: 1)
+        with pytest.raises(StoreUnusable, match="dead"):
+            pulled(other, away)
+    moved = pulled(other, away)
+    assert moved.bytes_moved <= moved.bytes - max(0, count - 3) * CHUNK_BYTES // 2
+    assert read(other, "warm") == DATA
+    check(other, "warm")
+    assert contents(other.path) == contents(store.path)
+
+
+def test_a_changed_bit_elsewhere_is_found_by_the_pull(store: Store, other: Store, away: Path) -> None:
+    write(store)
+    pushed(store, away)
+    (pack,) = (away / "packs").iterdir()
+    flipped(pack, BLOCK + 1000, 2)
+    with pytest.raises(Damaged):
+        pulled(other, away)
+    assert not other.images.names()
