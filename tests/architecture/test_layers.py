@@ -49,7 +49,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     | {"image.read", "image.write"},
     "checkpoints": BASE
     | {"api", "hashing", "memory", "rendezvous", "image.chunks", "image.crypto", "image.disk", "image.files"}
-    | {"image.read", "image.remote", "image.store", "image.write"},
+    | {"image.pack", "image.read", "image.remote", "image.store", "image.write"},
     "save_helper": BASE | {"checkpoints", "image.crypto", "image.disk", "image.store"},
     "torch": {ROOT},
     "library": BASE | {"api", "image.crypto", "image.store", "job", "rendezvous"},

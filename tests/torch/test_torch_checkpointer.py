@@ -11,6 +11,8 @@ from gcr.checkpoints.run import run_in
 
 SLOW = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
+SLOW_DISK = Path(__file__).parent / "slow_disk"
+
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_training_goes_on_as_if_it_had_not_ended(ranks: Any, tmp_path: Path, world: int) -> None:
@@ -42,6 +44,22 @@ def test_old_steps_go_but_for_those_that_a_rule_keeps(ranks: Any, tmp_path: Path
 def test_a_part_that_rests_keeps_no_old_step(ranks: Any, tmp_path: Path) -> None:
     """Of 4.25 MiB each, packs of the last step are there, without those of the one before."""
     assert max(ranks("rests", store=str(tmp_path / "store"))[0]) < 4.5 * (1 << 20)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_compressed_steps_load_bit_for_bit(ranks: Any, tmp_path: Path, world: int) -> None:
+    for stored, why, *right in ranks("compresses", world, store=str(tmp_path / "store"), slow_disk=None, compress="on"):
+        assert max(stored) < 0.9
+        assert (why, right) == ("on: asked for", [3, True, True])
+
+
+def test_on_a_slow_disk_the_second_save_is_compressed(ranks: Any, tmp_path: Path) -> None:
+    arguments = {"store": str(tmp_path / "store"), "slow_disk": str(SLOW_DISK), "compress": "auto"}
+    ((stored, why, *right),) = ranks("compresses", **arguments)
+    assert why.startswith("on: the store takes "), why
+    assert stored[0] == 1
+    assert max(stored[1:]) < 0.9
+    assert right == [3, True, True]
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -112,7 +130,7 @@ def test_after_an_interrupt_the_next_save_is_made(ranks: Any, tmp_path: Path) ->
         *({"on_error": "ignore"}, {"when_full": "fail"}, {"in_flight": 0}, {"keep_last": 0}, {"slowdown": 0.0}),
         {"way": "auto"},
         *({"in_flight": "auto"}, {"in_flight": "many", "slowdown": 0.1}, {"slowdown": 1.0}, {"threads": 0}),
-        {"chunk_bytes": 1000},
+        *({"chunk_bytes": 1000}, {"compress": "zip"}),
     ],
 )
 def test_wrong_settings_are_refused(ranks: Any, tmp_path: Path, arguments: dict[str, Any]) -> None:

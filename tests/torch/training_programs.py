@@ -21,8 +21,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from gcr.checkpoints import compression, helper
 from gcr.errors import GcrError
 from gcr.faults import LONGEST_HOLD
+from gcr.image.pack import pace
 from gcr.torch import Checkpointer
 from gcr_torch import tensors
 from gcr_torch.state import _wraps_nothing, adapted, states_of
@@ -127,6 +129,28 @@ def rests(rank: int, world: int, store: str) -> Any:
             keeper.wait()
             found.append(sum(path.stat().st_size for path in (Path(store) / "packs").iterdir()))
     return found
+
+
+def compresses(rank: int, world: int, store: str, slow_disk: str | None, compress: str) -> Any:
+    """Saves three steps, all by the save helper. Returns of each whether it is compressed, and the last decision."""
+    if slow_disk:
+        os.environ["PYTHONPATH"] = os.pathsep.join([slow_disk, *filter(None, [os.environ.get("PYTHONPATH")])])
+    helper.WORTH_BYTES = compression.LEAST = 1 << 20
+    pace.encode = None  # so that this process cannot
+    state, stored = training(world, seed=1) | {"more": torch.zeros(0)}, []
+    with Checkpointer(store, compress=compress, keep_last=2) as keeper:
+        for step in (1, 2, 3):
+            train(state, rank)
+            state["more"] = torch.randn(1 << 22, generator=torch.Generator().manual_seed(10 * step)).bfloat16()
+            keeper.save(step, state).durable.result()
+            costs = keeper.run.manifest(step).costs
+            stored.append((costs.bytes_stored or costs.bytes_written) / costs.bytes_written)
+        why = keeper.compression
+    other = training(world, seed=2) | {"more": torch.zeros(1 << 22).bfloat16()}
+    with Checkpointer(store) as keeper:
+        last, verified = keeper.load_latest(into=other), keeper.verify(2)
+    same = digests(other) == digests(state) and torch.equal(other["more"], state["more"])
+    return stored, why, last, same, verified > 0
 
 
 def keeps(rank: int, world: int, store: str) -> Any:

@@ -20,7 +20,10 @@ MOST_RECORD = 64 << 20  # bytes
 
 
 class SavedStep(Struct, frozen=True):
-    """A step. created: seconds since the epoch · timings: of its save, see marks.py · world: number of ranks"""
+    """A step. created: seconds since the epoch · timings: of its save, see marks.py · world: number of ranks
+
+    bytes_stored: of those written, as they lie in the packs, which may be compressed
+    """
 
     step: int
     created: float
@@ -28,6 +31,7 @@ class SavedStep(Struct, frozen=True):
     bytes_total: int
     bytes_zero: int
     bytes_written: int
+    bytes_stored: int
     timings: Mapping[str, float]
 
 
@@ -82,7 +86,8 @@ class _Seen(Struct):
 
     def take(self, step: int, manifest: Manifest) -> None:
         source, costs = manifest.source, manifest.costs
-        sizes = (costs.bytes_total, costs.bytes_zero, costs.bytes_written)
+        stored = costs.bytes_written if costs.bytes_stored is None else costs.bytes_stored
+        sizes = (costs.bytes_total, costs.bytes_zero, costs.bytes_written, stored)
         self.steps.append(
             SavedStep(step, manifest.created, source.progress.get("world"), *sizes, dict(manifest.timings))
         )

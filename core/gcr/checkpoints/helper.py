@@ -23,6 +23,7 @@ from gcr.checkpoints.saving import write_share
 from gcr.checkpoints.share import DEFAULT_CHUNK_BYTES, THREADS, File, Share
 from gcr.errors import GcrError, PeerGone
 from gcr.image.crypto.key import KeySource
+from gcr.image.pack.pace import Packing
 from gcr.protocol.batches import batches
 from gcr.protocol.channel import Channel
 from gcr.protocol.operations.operation import ask
@@ -53,19 +54,22 @@ class SaveHelper:
         chunk_bytes: int = DEFAULT_CHUNK_BYTES,
         threads: int = THREADS,
         going: Collection[str] = (),
+        packing: Packing = "plain",
     ) -> Share:
         """Writes files as `write_share` does. regions: in which files of arrays lie; others are copied.
 
+        This process compresses nothing: a share that is to be compressed starts a helper whatever its size.
         Raises PeerGone if the helper ends; the next share has another one. Else as `write_share`.
         """
         found = list(files)
-        if not self._lives and sum(len(data) for _, data in found) < WORTH_BYTES:
+        is_worth = packing == "compressed" or sum(len(data) for _, data in found) >= WORTH_BYTES
+        if not self._lives and not is_worth:
             return write_share(run, step, found, chunk_bytes, threads, going)
         with self._lock:
             if (channel := self._started()) is None:
                 return write_share(run, step, found, chunk_bytes, threads, going)
             try:
-                return _asked(channel, Places(regions, found), run, step, chunk_bytes, threads, going)
+                return _asked(channel, Places(regions, found), run, step, chunk_bytes, threads, going, packing)
             except PeerGone as gone:
                 raise PeerGone(f"the save helper {self._ended()}") from gone
 
@@ -172,13 +176,20 @@ def _copied(loose: Sequence[memoryview]) -> Iterator[Region]:
 
 
 def _asked(
-    channel: Channel, places: Places, run: Run, step: int, chunk_bytes: int, threads: int, going: Collection[str]
+    channel: Channel,
+    places: Places,
+    run: Run,
+    step: int,
+    chunk_bytes: int,
+    threads: int,
+    going: Collection[str],
+    packing: Packing,
 ) -> Share:
     for number, region in enumerate(places.regions):
         _lend(channel, number, region)
     with KeySource.chosen().lent() as key:
         place = (str(run.folder), bool(key), run.image(step))
-        asked = WriteShare(*place, chunk_bytes, threads, tuple(places.placed), tuple(going))
+        asked = WriteShare(*place, chunk_bytes, threads, tuple(places.placed), tuple(going), packing)
         return ask(channel, asked, key, timeout=WRITE_S)[0]
 
 

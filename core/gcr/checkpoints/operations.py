@@ -1,6 +1,7 @@
 """The operations of a save helper, which writes the shares of one process's saves."""
 
 from gcr.checkpoints.share import Share
+from gcr.image.pack.pace import Packing
 from gcr.protocol.operations.operation import Count, Nothing, Operation, Size
 from gcr.protocol.operations.operation import Ready as Ready
 
@@ -24,7 +25,7 @@ class LendRegion(Operation[Nothing], frozen=True):
 class WriteShare(Operation[Share], frozen=True):
     """Files in the regions that were lent, as the share of one rank. The regions are let go with the answer.
 
-    image: of the step · chunk_bytes, threads, going: as of `write_files`
+    image: of the step · chunk_bytes, threads, going, packing: as of `write_files`
     """
 
     op = "write_share"
@@ -37,3 +38,4 @@ class WriteShare(Operation[Share], frozen=True):
     threads: Size
     files: tuple[Placed, ...]
     going: tuple[str, ...]
+    packing: Packing

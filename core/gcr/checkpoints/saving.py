@@ -137,9 +137,9 @@ class Saving:
         if self.run.url:
             self._forget_others()
         log.info(
-            "run %s: step %d saved: %d of %d bytes written by %d ranks in %.2f s",
-            *(self.run.name, self.step, manifest.costs.bytes_written, manifest.costs.bytes_total, world),
-            self._marks.elapsed(),
+            "run %s: step %d saved: %d of %d bytes written, as %d, by %d ranks in %.2f s",
+            *(self.run.name, self.step, manifest.costs.bytes_written, manifest.costs.bytes_total),
+            *(part.counts.stored, world, self._marks.elapsed()),
         )
         return manifest
 
@@ -177,6 +177,7 @@ class Saving:
                 bytes_total=contents.counts.total,
                 bytes_zero=contents.counts.zero,
                 bytes_written=contents.counts.written,
+                bytes_stored=None if contents.counts.stored == contents.counts.written else contents.counts.stored,
             ),
             chunk_bytes=self._chunk_bytes,
             timings=self._marks.seconds(),

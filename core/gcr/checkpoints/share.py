@@ -7,6 +7,7 @@ from msgspec import Struct
 from gcr.faults import reach
 from gcr.hashing.chunks import CHUNK_BYTES, check_chunk_bytes
 from gcr.image.files.imagedfile import ImagedFile
+from gcr.image.pack.pace import Packing
 from gcr.image.store.store import Store
 from gcr.image.write.part import Part, PartWriter
 
@@ -30,6 +31,7 @@ def write_files(
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     threads: int = THREADS,
     going: Collection[str] = (),
+    packing: Packing = "plain",
 ) -> Share:
     """Writes files of one rank into the store; they are durable when this returns, and part of no step yet.
 
@@ -37,8 +39,9 @@ def write_files(
     the files of all ranks. The coordinator has begun the step, which is to be this image.
 
     going: images that go once the step is saved; they are no reason to use a pack of theirs
+    packing: whether the chunks are compressed
 
-    Raises StoreUnusable, and the errors of the files.
+    Raises StoreUnusable, LibraryMissing, and the errors of the files.
     """
     check_chunk_bytes(chunk_bytes)
     taken: list[ImagedFile] = []
@@ -48,7 +51,8 @@ def write_files(
             taken.append(ImagedFile(name, len(memory)))
             yield taken[-1], memory
 
-    with PartWriter(store, image, threads=threads, chunk_bytes=chunk_bytes, going=going) as writer:
+    tools = PartWriter(store, image, threads=threads, chunk_bytes=chunk_bytes, going=going, packing=packing)
+    with tools as writer:
         writer.add_files(noted())
         reach("checkpoint.share_written")
         part = writer.finish()

@@ -53,7 +53,7 @@ class SaveService(Struct):
         with usable(path):
             store = Store(path, cipher_of(lent_key(fds, asked.encrypted)))
         files = _files(asked.files, regions)
-        return write_files(store, asked.image, files, asked.chunk_bytes, asked.threads, asked.going)
+        return write_files(store, asked.image, files, asked.chunk_bytes, asked.threads, asked.going, asked.packing)
 
 
 def _files(placed: Sequence[Placed], regions: dict[int, Region]) -> Iterator[File]:

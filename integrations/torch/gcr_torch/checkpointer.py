@@ -26,6 +26,7 @@ from msgspec import Struct
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
+from gcr.checkpoints.compression import Compress, Compression
 from gcr.checkpoints.marks import Marks
 from gcr.checkpoints.run import checked_step, doomed, run_in
 from gcr.checkpoints.saving import locked
@@ -86,6 +87,7 @@ class Checkpointer:
     alone: this process saves and loads by itself, also where it is one of several ranks
     slowdown: share of the time of steps that may be lost to saves, for `due`
     threads, chunk_bytes: as of Writer
+    compress: new chunks, by the save helper: "off", "on", or "auto": where the store is slower than that
     """
 
     def __init__(
@@ -105,10 +107,11 @@ class Checkpointer:
         slowdown: float | None = None,
         threads: int = THREADS,
         chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+        compress: Compress = "off",
     ) -> None:
         """Touches no store yet. With torch.distributed it makes two process groups, so all ranks must come here.
 
-        Raises UsageError.
+        Raises UsageError; LibraryMissing for `compress` without the extra `compression`.
         """
         if on_error not in ("warn", "raise") or when_full not in ("wait", "skip"):
             raise UsageError(f"on_error={on_error!r}, when_full={when_full!r}: warn or raise, wait or skip")
@@ -123,7 +126,7 @@ class Checkpointer:
         self._together = Together(timeout_s, alone)
         self._stager = Stager()
         self._pacing = Pacing(slowdown, in_flight, self._together, lambda: self._stager.buffer_bytes)
-        self._writers = Writers(self.run, threads, chunk_bytes, self._keep)
+        self._writers = Writers(self.run, threads, chunk_bytes, self._keep, Compression(compress))
         self._aside = AsideStager(self._stager, way)
         self._thread = ThreadPoolExecutor(1, "gcr-save")
         self._failed: NotSaved | None = None
@@ -227,6 +230,7 @@ class Checkpointer:
             planner = Failing(error)
         try:
             by_dcp.save(state, writer, planner, self._together.saving)
+            self._writers.saved()
         finally:
             writer.close()
 
@@ -317,6 +321,11 @@ class Checkpointer:
     def verify(self, step: int) -> int:
         """Compares every byte of a step with what was written. Returns the bytes. Raises NoSuchImage, Damaged …"""
         return self.run.verify(step)
+
+    @property
+    def compression(self) -> str:
+        """Says whether this rank compresses its next save, and by which figures: `on: …`, `off: …`."""
+        return self._writers.compression.why
 
     def wait(self) -> None:
         """Waits until no save is under way. Raises NotSaved with on_error="raise"."""
