@@ -42,8 +42,17 @@ def _facts(run: RunAnatomy) -> Iterator[tuple[str, str]]:
     if world := run.steps[-1].world:
         yield "saved by", text.plural(world, "rank")
     yield "on disk", f"{units.size(run.bytes_on_disk)} in {text.plural(run.packs, 'pack')}"
+    if compressed := [each for each in run.steps if each.bytes_stored < each.bytes_written]:
+        yield "compressed", _compressed(compressed)
     yield "chunks", f"up to {units.size(run.chunk_bytes)}"
     yield "written by", ", ".join(f"{name} {version}" for name, version in run.versions.items())
+
+
+def _compressed(steps: Sequence[SavedStep]) -> str:
+    """Says what was compressed of these steps, and to what. It is not the same as on disk: old packs go."""
+    written, stored = (sum(getattr(each, name) for each in steps) for name in ("bytes_written", "bytes_stored"))
+    of = f"{units.size(written)} of {text.plural(len(steps), 'step')}, the last is {steps[-1].step:,}"
+    return f"to {100 * stored / written:.0f} %: {of}"
 
 
 def _saves(steps: Sequence[SavedStep]) -> Section:

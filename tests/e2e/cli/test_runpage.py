@@ -10,7 +10,9 @@ import pytest
 from gcr import units
 from gcr.checkpoints.marks import Marks
 from gcr.checkpoints.run import run_in
-from gcr.checkpoints.saving import Framework, Saving, write_share
+from gcr.checkpoints.saving import Framework, Saving
+from gcr.checkpoints.share import write_files
+from gcr.image.pack.pace import Packing
 from gcr.image.store.store import Store
 
 from . import browser
@@ -22,7 +24,7 @@ LONG = "optimizer.state.model.layers.17.self_attn.q_proj.weight.exp_avg_sq"
 SIZES = {LONG: 5 * CHUNK, HOSTILE: 2 * CHUNK, **{f"layer.{n}": 100 + n for n in range(60)}}
 
 
-def save(store: Path, step: int) -> None:
+def save(store: Path, step: int, packing: Packing = "plain") -> None:
     """The step before had the first chunk of each tensor otherwise."""
     marks, run = Marks(), run_in(store, "train")
     saving = Saving(run, step, CHUNK, marks=marks)
@@ -34,7 +36,8 @@ def save(store: Path, step: int) -> None:
         for n, (name, size) in enumerate(SIZES.items())
     }
     record = json.dumps({"format": 1, "tensors": tensors, "objects": {}, "paths": None}).encode()
-    share = write_share(run, step, [(f"0.{n}", memoryview(data)) for n, data in enumerate(datas)], CHUNK)
+    files = [(f"0.{n}", memoryview(data)) for n, data in enumerate(datas)]
+    share = write_files(run.store(), run.image(step), files, CHUNK, packing=packing)
     saving.commit([share], record, 2, Framework("torch", {"torch": "2.13"}))
 
 
@@ -56,6 +59,16 @@ def test_a_run_is_shown_where_no_image_has_its_name(gcr: Gcr, facts: tuple[Path,
     assert gcr("inspect", "trai", "--json").json["error"]["code"] == "no_such_image"
     image = gcr("inspect", "train.000000003000", "--json").json
     assert [phase["name"] for phase in image["phases"]] == ["wait", "drain", "write"]
+
+
+def test_it_says_what_was_compressed(gcr: Gcr, store: Store) -> None:
+    for step in (1000, 2000):
+        save(store.path, step, packing="plain" if step == 1000 else "compressed")
+    before, last = gcr("inspect", "train", "--json").json["steps"]
+    assert before["bytes_stored"] == before["bytes_written"]
+    assert 0 < last["bytes_stored"] < 0.5 * last["bytes_written"]
+    share = 100 * last["bytes_stored"] / last["bytes_written"]
+    assert f"compressed  to {share:.0f} %: " in gcr("inspect", "train").out
 
 
 @pytest.fixture

@@ -27,7 +27,10 @@ def test_it_measures_chooses_and_leaves_nothing(gcr: Gcr, home: Path) -> None:
     assert found["lost"] <= 0.02
     assert found["bound"] in ("blocked", "disk")
     assert all(rate > 0 for way in found["measured"] for rate in way["bytes_per_s"])
+    assert found["compression"]["bytes_per_s"] > 0
+    assert 0.8 < found["compression"]["ratio"] < 0.87
     said = gcr(*line).out
+    assert "Compression would make" in said
     assert said.startswith(f"Checkpointer('{run}', threads=")
     assert "2 % is allowed" in said
     assert not run.parent.exists()

@@ -14,6 +14,7 @@ from gcr.cli.text import plural, seconds, table
 from gcr.image.store.location import store_path
 
 if TYPE_CHECKING:
+    from gcr.checkpoints.compression import Codec
     from gcr.checkpoints.tuning import Choice, Load, Rates
 
 _GRACE_S = 5.0  # for the end of a write, after Ctrl-C
@@ -47,6 +48,7 @@ def command(options: Options, store: str, save_bytes: int, step_s: float, blocke
     STORE is the folder of a training's store, which need not be there yet. For some 15 seconds random bytes are written
     beside it, and removed. Host memory may have half of what is available.
     """
+    from gcr.checkpoints.compression import codec
     from gcr.checkpoints.tuning import MEMORY_SHARE, Load, chosen, copies
     from gcr.memory.hostmemory import available_host_bytes
 
@@ -54,10 +56,10 @@ def command(options: Options, store: str, save_bytes: int, step_s: float, blocke
     load = Load(save_bytes, step_s, blocked_s, slowdown, int(MEMORY_SHARE * available_host_bytes()))
     copies(load)  # before it takes the time to measure
     measured = _measured(options, path, save_bytes)
-    choice = chosen(measured, load)
-    why = [*_reasons(load, choice)]
+    choice, found = chosen(measured, load), codec()
+    why = [*_reasons(load, choice), _compression(load, choice, found)]
     if options.json:
-        print_json(success("tune", _fields(path, load, choice, measured, why)))
+        print_json(success("tune", _fields(path, load, choice, measured, why) | {"compression": _of_codec(found)}))
     else:
         print_text(_said(path, choice, why, measured))
 
@@ -91,6 +93,23 @@ def _reasons(load: "Load", choice: "Choice") -> Iterator[str]:
         f"With {plural(choice.in_flight, 'save')} in flight {more}; each has a copy of the state in host memory, where "
         f"saves may have {units.size(load.host_bytes)}."
     )
+
+
+def _compression(load: "Load", choice: "Choice", codec: "Codec | None") -> str:
+    """Says whether compression pays, as compress="auto" decides by the state itself."""
+    from gcr.checkpoints.compression import GAIN, gain
+
+    if codec is None:
+        return "Compression was not measured: it needs the extra compression."
+    times = gain(load.save_bytes / choice.write_s, codec.bytes_per_s, codec.ratio)
+    of = f"one thread takes {_rate(codec.bytes_per_s)} of weights in float32, and leaves {100 * codec.ratio:.0f} %"
+    if times < GAIN:
+        return f'Compression would make no save faster: {of}. compress="auto" would be off.'
+    return f'Compression would make a save {times:.1f} times as fast: {of}. compress="auto" would be on.'
+
+
+def _of_codec(codec: "Codec | None") -> dict[str, float] | None:
+    return {"bytes_per_s": codec.bytes_per_s, "ratio": codec.ratio} if codec else None
 
 
 def _rate(bytes_per_s: float) -> str:
