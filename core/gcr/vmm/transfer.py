@@ -69,6 +69,13 @@ class Mark(Struct, frozen=True):
     bytes: int
 
 
+class Begin(Struct):
+    """The begin of a transfer: by the host's clock, and the event that marks it, if there is one."""
+
+    at: float
+    event: Event = None
+
+
 class StreamTransfer:
     """A transfer on a stream of its own. Any thread may ask; `_lock` is held for one look, never for a wait.
 
@@ -83,13 +90,12 @@ class StreamTransfer:
         self._queued = self._moved = 0
         self._lock = threading.Lock()
         self._seconds: float | None = None
-        self._began = time.monotonic()
         self._stream = driver.stream()
-        self._begin: Event = None
+        self._begin = Begin(time.monotonic())
         self._end: Event = None
         try:
             if not paced():
-                self._begin = self._stream.mark(timed=True)
+                self._begin.event = self._stream.mark(timed=True)
             self._feed()
         except DriverError:
             self.abandon()  # what is already on its way must not outlive the caller's buffers
@@ -107,7 +113,7 @@ class StreamTransfer:
                 marked = self._queued
             if alone:
                 return
-        self._left, self._end = None, self._stream.mark(timed=self._begin is not None)
+        self._left, self._end = None, self._stream.mark(timed=self._begin.event is not None)
         self._marks.append(Mark(self._end, self._queued))
 
     def done(self) -> int:
@@ -130,9 +136,9 @@ class StreamTransfer:
 
     def _took(self) -> float:
         """Returns the seconds by the device's clock; where no event began it, by the host's: a look may be late."""
-        if self._begin is None:
-            return time.monotonic() - self._began
-        return self._stream.seconds(self._begin, self._end)
+        if self._begin.event is None:
+            return time.monotonic() - self._begin.at
+        return self._stream.seconds(self._begin.event, self._end)
 
     def _advance(self) -> None:
         while self._marks and self._stream.passed(self._marks[0].event):
@@ -172,7 +178,7 @@ class StreamTransfer:
     def _close(self) -> None:
         events = [mark.event for mark in self._marks if mark.event is not self._end]
         self._marks.clear()
-        for event in (*events, self._begin, self._end):
+        for event in (*events, self._begin.event, self._end):
             with suppress(DriverError):  # after a failed copy the driver refuses this too; it goes with the context
                 if event is not None:
                     self._stream.forget(event)
