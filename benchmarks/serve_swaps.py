@@ -120,8 +120,8 @@ def served(server: Server, parked: Parked, flags: Sequence[str] = ()) -> Iterato
 
 def _file(server: Server, parked: Parked) -> Iterator[str]:
     yield FILE
-    if parked is Parked.WARM:
-        yield "data_only = true"
+    if parked is Parked.THERE:
+        yield "data_only = false"
     if parked is Parked.AWAY:
         yield f"resident = false\nmemory = {int(1.7 * server.gib * (1 << 30)) + (1 << 20)}"
     for model in MODELS:

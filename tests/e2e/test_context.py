@@ -6,7 +6,7 @@ import signal
 import pytest
 from machine import Machine, kill, until
 from test_deaths import OURS, Who, strike
-from test_resident import CONTEXT, come_back, resident
+from test_resident import CONTEXT, MIB, come_back, resident
 
 STEPS = ("locked", "frozen", "decided", "committed_one")
 
@@ -67,6 +67,82 @@ def test_the_context_may_leave_later_where_the_driver_saves_it(machine: Machine)
     assert (gone.code, gone.body["state"], gone.body["control_s"]) == (0, "data_suspended", None), gone.body
     left = machine.ask("checkpoint", "llm")
     assert (left.body["state"], left.body["vram_after_bytes"]) == ("suspended", 0), left.body
+    assert come_back(machine) == 0
+    assert job.ask() == before
+
+
+def suspend_for_a_while(machine: Machine, name: str = "llm") -> int:
+    """Suspends a job, whose memory and context stay until another program wants the room. Returns its bytes."""
+    gone = machine.ask("checkpoint", name, context_later=True, resident=True)
+    assert (gone.code, gone.body.get("state")) == (0, "data_suspended"), gone.body
+    assert gone.body["resident_bytes"] == gone.body["bytes"] > 0
+    return int(gone.body["bytes"])
+
+
+def left(machine: Machine, name: str = "llm") -> bool:
+    job = machine.job(name)
+    return bool(job) and (job["state"], resident(machine, name)) == ("suspended", 0)
+
+
+def test_a_job_that_begins_finds_the_device_free_of_context_and_memory(machine: Machine) -> None:
+    job, before = machine.start()
+    for _ in range(2):
+        suspend_for_a_while(machine)
+        other = machine.told("other")
+        assert left(machine)
+        machine.end(other)
+        assert machine.used() <= CONTEXT, "of the worker"
+        assert come_back(machine) == 0
+        assert job.ask() == before
+
+
+def test_a_program_that_allocates_gets_the_room_of_the_context_too(machine: Machine) -> None:
+    job, other = machine.told("llm", "alloc 20 6000000"), machine.told("other")
+    before = job.ask()
+    size = suspend_for_a_while(machine)
+    free = machine.memory - machine.used()
+    assert int(other.ask("everything")) > free + size + CONTEXT // 2
+    assert left(machine)
+    machine.end(other)
+    assert come_back(machine) == 0
+    assert job.ask() == before
+
+
+def test_a_restore_gets_the_room_of_the_context_too(machine: Machine) -> None:
+    machine.memory = 512 * MIB
+    jobs = {"large": machine.told("large", "alloc 1 6000000")}
+    until(lambda: machine.used() > 2 * CONTEXT or None, 20, "the worker has its context")
+    assert jobs["large"].ask(f"alloc 1 {machine.memory - machine.used() - CONTEXT // 2}") == "ok"
+    before = {"large": jobs["large"].ask()}
+    assert machine.ask("checkpoint", "large").code == 0
+    jobs["llm"] = machine.told("llm", "alloc 10 6000000")
+    before["llm"] = jobs["llm"].ask()
+    suspend_for_a_while(machine)
+    assert come_back(machine, "large") == 0
+    until(lambda: left(machine) or None, 20, "memory and context have left")
+    assert jobs["large"].ask() == before["large"]
+    machine.end(jobs["large"])
+    assert come_back(machine) == 0
+    assert jobs["llm"].ask() == before["llm"]
+
+
+def test_a_restore_waits_for_a_context_that_is_making_way(machine: Machine) -> None:
+    job, before = machine.start()
+    suspend_for_a_while(machine)
+    with machine.held_at("checkpoint.frozen"):
+        other = machine.asking.submit(machine.told, "other")
+        machine.wait_held()
+        back = machine.asking.submit(machine.ask, "restore", "llm")
+        other.result(timeout=60)  # it waits for some seconds, and begins all the same
+        assert not back.done()
+    assert (back.result(timeout=60).code, job.ask()) == (0, before)
+
+
+def test_a_context_that_the_user_has_stay_makes_no_way(machine: Machine) -> None:
+    job, before = machine.start()
+    suspend(machine, stays=True)
+    machine.told("other")
+    assert (machine.job("llm")["state"], resident(machine)) == ("data_suspended", 0)
     assert come_back(machine) == 0
     assert job.ask() == before
 

@@ -83,9 +83,9 @@ def test_serve_that_is_killed_goes_on_with_its_jobs(served: Served) -> None:
 
 
 def test_parked_with_their_contexts_they_wake_without_the_driver(served: Served) -> None:
-    """The memory of a parked model stays too, until the other one wants the room; a context leaves for a new server."""
+    """The memory of an idle model stays too, until the other one wants the room; a context leaves for a new server."""
     machine = served.machine
-    served.start(serve="data_only = true", more='idle = "200ms"')
+    served.start(more='idle = "200ms"')
     served.ask("chat")
     until(lambda: served.models()["chat"] == "parked", 10, "it is parked")
     job = machine.job("chat")
@@ -97,6 +97,19 @@ def test_parked_with_their_contexts_they_wake_without_the_driver(served: Served)
     assert machine.job("chat")["state"] == "suspended"
     served.ask("chat", "at last")
     served.ask("embed", "at last")
+    assert served.wrong == []
+
+
+def test_a_program_outside_finds_nothing_of_an_idle_model_on_the_device(served: Served) -> None:
+    machine = served.machine
+    served.start(more='idle = "200ms"')
+    served.ask("chat")
+    until(lambda: served.models()["chat"] == "parked", 10, "it is parked")
+    assert machine.job("chat")["state"] == "data_suspended"
+    machine.end(machine.told("other"))
+    chat = machine.job("chat")
+    assert (chat["state"], sum(row["resident_bytes"] for row in chat["processes"])) == ("suspended", 0)
+    served.ask("chat", "again")
     assert served.wrong == []
 
 

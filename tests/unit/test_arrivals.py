@@ -36,12 +36,17 @@ def not_waiting(wait: bool) -> None:
 
 
 class Evictions:
-    """Resident memory, of which it is told how often all of it was evicted."""
+    """Resident memory, and contexts. `count`: of calls that all of it leave."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def free_all(self) -> None:
+        self.count += 1
+
+    def make_way_everywhere(self) -> None:
+        """Contexts leave after memory, which has told the daemon of them."""
+        assert self.count == 1
         self.count += 1
 
 
@@ -58,7 +63,7 @@ def test_the_first_call_of_a_newcomer_waits_while_its_job_is_off_its_devices(mon
     jobs, told = Jobs(), []
     monkeypatch.setattr(module, "file_access", lambda _pid: FileAccess((0, 0, 0, 0), None))
     evictions = Evictions()
-    arrivals, job = Arrivals(SimpleNamespace(jobs=jobs, residents=evictions)), job_of(jobs, off)
+    arrivals, job = Arrivals(SimpleNamespace(jobs=jobs, residents=evictions, contexts=evictions)), job_of(jobs, off)
     hello = SimpleNamespace(**{**vars(HELLO), "flags": AgentFlag.FRESH if fresh else 0})
     channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))
     peer = Peer(channel, identify(os.getpid()), hello)
@@ -66,7 +71,7 @@ def test_the_first_call_of_a_newcomer_waits_while_its_job_is_off_its_devices(mon
     assert told == [off and fresh] == [process.waits]
     assert process.state == (State.SUSPENDED if process.waits else State.RUNNING)
     assert job.begun == ([] if process.waits else [process])
-    assert evictions.count == int(fresh)  # no program of the job has begun before, which may look for free memory
+    assert evictions.count == 2 * fresh  # no program of the job has begun before, which may look for free memory
 
 
 def test_what_waits_begins_once_the_job_runs(monkeypatch):

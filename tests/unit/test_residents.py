@@ -1,7 +1,7 @@
 """Resident memory as the daemon sees it: what is evicted for whom, in which order, and which devices agents know of."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -50,9 +50,9 @@ def occupied() -> Iterator[Occupied]:
     os.close(made.fd)
 
 
-def made(occupied: Occupied, *workers: Worker) -> Residents:
+def made(occupied: Occupied, *workers: Worker, evicted: Callable[[str], object] | None = None) -> Residents:
     fleet = cast("Any", SimpleNamespace(living_workers=lambda: list(workers)))
-    residents = Residents(fleet, occupied)
+    residents = Residents(fleet, occupied, evicted or list[str]().append)
     for worker in workers:
         residents._mark(worker.device)
     return residents
@@ -65,6 +65,17 @@ def test_the_job_that_was_suspended_first_goes_first_and_no_more_than_needed(occ
     assert [one.hold for one in residents.all()] == ["early", "first", "second", "third"]
     assert residents.make_way(ONE, 11) == 20
     assert ([*worker.there], [*elsewhere.there]) == (["third"], ["early"])
+
+
+def test_each_process_whose_memory_made_way_is_told_of(occupied: Occupied) -> None:
+    """Its context follows. Memory that a restore has claimed stays, and so does the context."""
+    told: list[str] = []
+    worker = Worker(ONE, first=(10, 1.0), claimed=(0, 1.5), second=(10, 2.0))
+    residents = made(occupied, worker, evicted=told.append)
+    residents.make_way(ONE, 5)
+    assert told == ["first"]
+    residents.free_all()
+    assert told == ["first", "second"]
 
 
 def test_what_comes_back_itself_stays(occupied: Occupied) -> None:
@@ -96,7 +107,7 @@ def test_drivers_keep_their_room(occupied: Occupied) -> None:
 
 def test_agents_know_of_a_device_before_there_is_memory_and_until_none_is_left(occupied: Occupied) -> None:
     worker = Worker(ONE)
-    residents = Residents(cast("Any", SimpleNamespace(living_workers=lambda: [worker])), occupied)
+    residents = Residents(cast("Any", SimpleNamespace(living_workers=lambda: [worker])), occupied, [].append)
     assert not residents.may_be_on(ONE)
     told: list[int] = []
     stay = worker.stay
@@ -150,7 +161,7 @@ def test_memory_that_does_not_stay_is_an_error_and_the_mark_goes(occupied: Occup
         raise DriverError("no")
 
     worker.stay = refuses  # type: ignore[method-assign]
-    residents = Residents(cast("Any", SimpleNamespace(living_workers=lambda: [worker])), occupied)
+    residents = Residents(cast("Any", SimpleNamespace(living_workers=lambda: [worker])), occupied, [].append)
     with pytest.raises(DriverError):
         residents.stay(cast("Any", worker), CopyName("7.1", 9))
     residents.settle()

@@ -150,3 +150,15 @@ def test_a_save_is_refused_while_the_job_is_to_be_recovered(jobs, job):
     job.turn.settled.clear()
     with pytest.raises(WrongState, match=REFUSED), jobs.saving(job, 1):
         pytest.fail("its process is in no known state")
+
+
+def test_commands_wait_for_a_turn_that_is_waited_for(jobs, job):
+    """Others are refused, as ever, where a command has it."""
+    with ThreadPoolExecutor(1) as pool, ExitStack() as restore:
+        with jobs.changing(job, "make way", waited_for=True):
+            waiting = pool.submit(restore.enter_context, jobs.changing(job, "restore"))
+            until(lambda: job.turn._awaiting, 10, "it waits")
+            assert not waiting.done()
+        assert waiting.result(timeout=10)
+        with pytest.raises(WrongState, match=REFUSED), jobs.changing(job, "checkpoint"):
+            pytest.fail("there are two")

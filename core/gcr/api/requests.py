@@ -120,7 +120,8 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
 
     resident: the memory stays on its devices, beside its copy on the host, until another program needs the room
 
-    context_later: `data_only` where a later checkpoint can have the driver's context leave, else all leaves now
+    context_later: `data_only` where the driver's context can leave later, else all leaves now. It leaves by another
+    checkpoint, or once another program wants the room and memory beside it was evicted
 
     container: the job's agents and supervisor leave, too: a container's runtime saves the processes
     """

@@ -132,7 +132,8 @@ class Arrivals:
         """
         self._end_former(peer.identity)
         if peer.hello.flags & AgentFlag.FRESH:
-            first_call.free_devices(self._jobs, peer.hello.token, self._coordinator.residents)
+            node = self._coordinator
+            first_call.free_devices(self._jobs, peer.hello.token, node.residents, node.contexts)
         with self._lock, self._jobs.lock:
             job = self._job_of(peer)
             pid = peer.identity.pid

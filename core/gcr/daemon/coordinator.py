@@ -9,6 +9,7 @@ from functools import partial
 
 from gcr.config import Config
 from gcr.daemon import departures, reports
+from gcr.daemon.contexts import Contexts
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.images.written import is_written
 from gcr.daemon.jobs import Job, Jobs
@@ -41,7 +42,8 @@ class Coordinator:
         self.jobs = Jobs()
         self.fleet = Fleet()
         self.occupied = Occupied()
-        self.residents = Residents(self.fleet, self.occupied)
+        self.contexts = Contexts(self.jobs, self.occupied)
+        self.residents = Residents(self.fleet, self.occupied, self.contexts.follow)
         self.turns = Turns()
         self.labels = Labels()
         self.recovery = Recovery(self, self.jobs)
@@ -73,6 +75,7 @@ class Coordinator:
 
     def free_room(self, devices: Collection[str]) -> None:
         self.residents.free(devices)
+        self.contexts.make_way(devices)
         self.fleet.give_up_snapshots(devices)
 
     def make_way(self, device: str, nbytes: int, beside: Collection[str]) -> int:

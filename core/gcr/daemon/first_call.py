@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from gcr.api.reports import CheckpointReport, RestoreReport
 from gcr.daemon import reports
+from gcr.daemon.contexts import Contexts
 from gcr.daemon.departures import ending
 from gcr.daemon.foreign import with_driver
 from gcr.daemon.images.imaging import Imaging
@@ -26,11 +27,14 @@ from gcr.job.states import State
 from gcr.processes import ProcessIdentity, identify
 
 
-def free_devices(jobs: Jobs, token: str, residents: Residents) -> None:
-    """Evicts resident memory for the first process of a job, by its token: it may size itself by what is free."""
+def free_devices(jobs: Jobs, token: str, residents: Residents, contexts: Contexts) -> None:
+    """Evicts resident memory, and contexts that may leave, for the first process of a job, by its token: it may size
+    itself by what is free.
+    """
     job = jobs.with_token(token) if token else None
     if job is None or not job.begun:
         residents.free_all()
+        contexts.make_way_everywhere()
 
 
 def suspend(

@@ -158,15 +158,15 @@ class Job(Struct):
         return job_state(states) if states else State.RUNNING
 
     @contextmanager
-    def changing(self, what: str, beside_readers: bool = False) -> "Iterator[Hold]":
+    def changing(self, what: str, beside_readers: bool = False, waited_for: bool = False) -> "Iterator[Hold]":
         """Allows one transaction a job, and none before a recovery is over. Raises WrongState if there is one.
 
-        beside_readers: also while others read copies that they made of it.
+        beside_readers: also while others read copies that they made of it. waited_for: others wait for its end
         """
         if what != "recover" and not self.turn.settled.wait(RECOVERY_PATIENCE):
             raise WrongState(f"job {self.name} is still being recovered", state=self.state, hint="gcr recover")
         hold = Hold(self)
-        hold.take(beside_readers)
+        hold.take(beside_readers, waited_for)
         try:
             yield hold
         finally:
@@ -194,9 +194,9 @@ class Hold(Struct):
     job: Job
     reading: bool = False
 
-    def take(self, beside_readers: bool) -> None:
+    def take(self, beside_readers: bool, waited_for: bool = False) -> None:
         """Raises WrongState if another command has the turn."""
-        if not self.job.turn.take(beside_readers, SAVES_PATIENCE):
+        if not self.job.turn.take(beside_readers, SAVES_PATIENCE, waited_for):
             raise _busy(self.job)
 
     def leave(self) -> None:
@@ -302,10 +302,10 @@ class Jobs(Struct):
         return None
 
     @contextmanager
-    def changing(self, job: Job, what: str, beside_readers: bool = False) -> Iterator[Hold]:
+    def changing(self, job: Job, what: str, beside_readers: bool = False, waited_for: bool = False) -> Iterator[Hold]:
         """Does as Job.changing. A process that comes meanwhile waits at its first call, until the job runs again."""
         try:
-            with job.changing(what, beside_readers) as hold:
+            with job.changing(what, beside_readers, waited_for) as hold:
                 with self.lock:  # a process that was welcomed before is in the list now
                     pass
                 self.standing.end(job.living)

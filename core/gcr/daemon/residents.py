@@ -5,7 +5,7 @@ device where a worker may have such memory: agents that find no room there ask f
 """
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from threading import Lock
@@ -36,6 +36,7 @@ class Residents(Struct):
 
     fleet: Fleet
     occupied: Occupied
+    evicted: Callable[[str], object]  # is told the hold of a process whose memory has made way
     _marks: dict[str, ExitStack] = field(default_factory=dict)  # by device
     _begun: int = 0  # calls of `stay` so far
     _ended: int = 0
@@ -69,12 +70,12 @@ class Residents(Struct):
         for one in self._candidates(device, beside):
             if released >= nbytes:
                 break
-            released += evict(one)
+            released += self._make_way_of(one)
         return released
 
     def free(self, devices: Collection[str]) -> None:
         """Evicts all of it on these devices. Raises nothing."""
-        side_by_side(partial(evict, one) for one in self.all() if one.worker.device in devices)
+        side_by_side(partial(self._make_way_of, one) for one in self.all() if one.worker.device in devices)
 
     def free_all(self) -> None:
         """Evicts all of it. Raises nothing."""
@@ -109,6 +110,12 @@ class Residents(Struct):
             devices = {*self._marks}
         there = [worker for worker in self.fleet.living_workers() if worker.device in devices]
         return [one for some in side_by_side(partial(_of, worker) for worker in there) for one in some]
+
+    def _make_way_of(self, one: Resident) -> int:
+        released = evict(one)
+        if released:
+            self.evicted(one.hold)
+        return released
 
     def _candidates(self, device: str, beside: Collection[str]) -> Iterator[Resident]:
         return (one for one in self.all() if one.worker.device == device and one.hold not in beside)

@@ -40,7 +40,7 @@ from gcr.api.requests import (
 )
 from gcr.daemon import handles
 from gcr.daemon.arrivals import Arrivals, check_stoppable
-from gcr.daemon.commands import checkpoint, looking, restore, save
+from gcr.daemon.commands import checkpoint, context, looking, restore, save
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.swap import Swap
 from gcr.daemon.coordinator import Coordinator
@@ -75,6 +75,7 @@ class Server:
         self.presence = presence
         self.arrivals = Arrivals(coordinator, presence.come, presence.gone)
         coordinator.jobs.awaited, coordinator.jobs.settle = presence.awaited, self.arrivals.settle
+        coordinator.contexts.save = partial(context.make_way, coordinator)
         self.allowed = allowed
         self.epoch = int.from_bytes(os.urandom(7))
         self.stopping = threading.Event()

@@ -20,6 +20,7 @@ class Turn(Struct):
     recovery_due: bool = False  # a stranded process has come that the recovery under way may not have seen
     attempt: Lock = field(default_factory=Lock)  # held by an attempt to recover, which others wait for
     _changing: bool = False
+    _waited_for: bool = False  # the turn is the daemon's own, and short
     _reading: int = 0  # commands that have left the turn and read their copies
     _copying: set[int] = field(default_factory=set)  # pids of processes that are being copied aside
     _draining: int = 0  # saves that read their copies to the host
@@ -39,10 +40,10 @@ class Turn(Struct):
         """Tells whether a command or a recovery is under way, even if it only reads its copies."""
         return self._changing or self._reading > 0 or bool(self._copying) or self._draining > 0
 
-    def take(self, beside_readers: bool = False, patience: float = 0.0) -> bool:
+    def take(self, beside_readers: bool = False, patience: float = 0.0, waited_for: bool = False) -> bool:
         """Returns False if another command has the turn, or, unless `beside_readers`, reads its copies.
 
-        Waits for saves that are under way, `patience` seconds at most.
+        Waits for saves that are under way, and for a turn that is `waited_for`, `patience` seconds at most.
         """
         with self._lock:
             self._awaiting += 1
@@ -52,15 +53,16 @@ class Turn(Struct):
                 self._awaiting -= 1
             if not there or self._changing or (self._reading and not beside_readers):
                 return False
-            self._changing = True
+            self._changing, self._waited_for = True, waited_for
             return True
 
     def _saves(self, beside_readers: bool) -> bool:
-        return bool(self._copying) or (self._draining > 0 and not beside_readers)
+        return self._waited_for or bool(self._copying) or (self._draining > 0 and not beside_readers)
 
     def give_back(self) -> None:
         with self._lock:
-            self._changing = False
+            self._changing = self._waited_for = False
+            self._lock.notify_all()
 
     def leave(self) -> None:
         """Gives the turn back, and goes on reading until `read`."""

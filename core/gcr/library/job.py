@@ -109,8 +109,8 @@ class Job:
 
         `data_only` leaves the driver's context on the device. `resident` leaves the memory there, beside its copy on
         the host, until another program needs the room; a later checkpoint without it frees that memory.
-        `context_later` is `data_only` where the driver can save the context later, at the next checkpoint, and changes
-        nothing elsewhere: the `state` of the report tells.
+        `context_later` is `data_only` where the driver can save the context later, and changes nothing elsewhere: the
+        `state` of the report tells. The context leaves at the next checkpoint, or once another program wants the room.
 
         `image`: a name under which its device memory is written to disk as well, in the background unless `wait` is
         "durable"; into `store`, else where images are kept. `live` copies while it runs, `leave_running` does not take

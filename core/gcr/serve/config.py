@@ -79,9 +79,9 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
 
 
 class Parking(Struct, frozen=True, kw_only=True):
-    """The ways of `gcr checkpoint` by which models are parked."""
+    """The ways of `gcr checkpoint` by which models are parked. data_only: None: as long as the memory stays, too"""
 
-    data_only: bool = False
+    data_only: bool | None = None
     resident: bool = True
 
 
@@ -138,7 +138,7 @@ class _Clients(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Parking(Struct, forbid_unknown_fields=True, kw_only=True):
-    data_only: bool = False
+    data_only: bool | None = None
     resident: bool = True
 
 

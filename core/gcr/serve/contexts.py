@@ -1,25 +1,42 @@
 """Contexts of parked models that are on the device still.
 
-With `data_only` they stay, so that the models wake by mapping their memory alone. They leave before a server starts,
-which may size itself by the free memory that it sees, and where a model that wakes finds no room. Otherwise the context
-of a model that was parked for another one leaves while that one comes in: the driver saves it meanwhile.
+The context of an idle model stays as long as its memory does, so that it wakes by mapping that alone; with `data_only`
+each one stays. They leave before a server starts, which may size itself by the free memory that it sees, and where a
+model that wakes finds no room. The daemon has them leave for other programs. The context of a model that was parked for
+another one leaves while that one comes in: the driver saves it meanwhile.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Collection
+from enum import Enum, auto
 
 from gcr.errors import GcrError, NoRoom
+from gcr.serve.config import Parking
 from gcr.serve.upstream import Jobs, Moved
 
 log = logging.getLogger(__name__)
 
 
-class Contexts:
-    """Belongs to one event loop. A model wakes or loses its context, never both at once. stay: as `data_only`"""
+class Stay(Enum):
+    """The time for which the context of a parked model stays on the device."""
 
-    def __init__(self, jobs: Jobs, stay: bool = False) -> None:
+    NEVER = auto()
+    WITH_MEMORY = auto()  # while the model's memory is there, unless another one waits for the room
+    ALWAYS = auto()
+
+
+def stay_of(parking: Parking) -> Stay:
+    if parking.data_only is None:
+        return Stay.WITH_MEMORY if parking.resident else Stay.NEVER
+    return Stay.ALWAYS if parking.data_only else Stay.NEVER
+
+
+class Contexts:
+    """Belongs to one event loop. A model wakes or loses its context, never both at once."""
+
+    def __init__(self, jobs: Jobs, stay: Stay) -> None:
         self._jobs, self._stay = jobs, stay
         self._there: list[str] = []  # the model that was parked first before the rest
         self._leaving: dict[str, asyncio.Task[bool]] = {}
@@ -31,18 +48,32 @@ class Contexts:
         if there:
             self._there.append(name)
 
-    async def park(self, name: str, awaited: bool) -> Moved:
-        """Parks a model. awaited: another one waits for its room, and its context leaves after this returns."""
-        done = await self._jobs.park(name, context_later=awaited and not self._stay)
-        self.parked(name, done.context)
+    async def park(self, name: str, idle: bool, awaited: bool) -> Moved:
+        """Parks a model. idle: no other one wants its room. awaited: one that wakes does, and the context leaves after
+        this returns.
+        """
+        later = (idle and self._stay is Stay.WITH_MEMORY) or (awaited and self._stay is not Stay.ALWAYS)
+        done = await self._jobs.park(name, context_later=later)
+        self.parked(name, done.context, done.memory, idle)
         return done
 
-    def parked(self, name: str, there: bool) -> None:
+    def parked(self, name: str, there: bool, memory: bool, idle: bool = True) -> None:
         """Notes that this gcr serve, or one before, has parked a model. A context that is not to stay leaves now."""
         self.stays(name, there)
-        if there and not self._stay:
-            task = self._leaving[name] = asyncio.create_task(self._left(name, memory=False))
-            task.add_done_callback(lambda _: self._leaving.pop(name))
+        stays = self._stay is Stay.ALWAYS or (self._stay is Stay.WITH_MEMORY and memory and idle)
+        if there and not stays:
+            self._follow(name)
+
+    def seen(self, name: str, there: bool, memory: bool) -> None:
+        """Notes what there is of a parked model. If its memory was evicted, its context leaves, too."""
+        if not there:
+            self._forget(name)
+        elif self._stay is Stay.WITH_MEMORY and not memory and name in self._there and name not in self._leaving:
+            self._follow(name)
+
+    def _follow(self, name: str) -> None:
+        task = self._leaving[name] = asyncio.create_task(self._left(name, memory=False))
+        task.add_done_callback(lambda _: self._leaving.pop(name))
 
     async def settle(self) -> bool:
         """Waits for contexts that are leaving. Returns whether any has left. Raises nothing."""

@@ -120,8 +120,8 @@ class NodeJobs:
 
     async def park(self, name: str, context_later: bool) -> Moved:
         report = await self._call(lambda: self._parked(Job(name, None), context_later))
-        context = report.state == "data_suspended"
-        return Moved(bytes=report.bytes, seconds=_phases(report, _PARK_PHASES), context=context)
+        context, memory = report.state == "data_suspended", report.resident_bytes > 0
+        return Moved(bytes=report.bytes, seconds=_phases(report, _PARK_PHASES), context=context, memory=memory)
 
     async def wake(self, name: str) -> Moved:
         report = await self._call(lambda: Job(name, None).restore())
@@ -131,13 +131,18 @@ class NodeJobs:
         found = (await self.find()).get(name)
         if found is None or not found.context:
             raise WrongState(f"{name} is not parked, or its context has left", hint="gcr ps")
-        await self._call(lambda: self._staying(name, Job(name, None).checkpoint, not memory))
+        try:
+            await self._call(lambda: self._staying(name, Job(name, None).checkpoint, not memory))
+        except WrongState:
+            left = (await self.find()).get(name)
+            if left is None or not left.parked or left.context:
+                raise  # else the daemon was faster: another program wanted the room
 
     async def end(self, name: str, job: Found) -> None:
         await self._call(lambda: _end(job))
 
     def _parked(self, job: Job, context_later: bool) -> CheckpointReport:
-        data_only = self._parking.data_only
+        data_only = bool(self._parking.data_only)
         later = context_later and not data_only
         return self._staying(job.name, partial(job.checkpoint, data_only=data_only, context_later=later))
 
@@ -202,6 +207,7 @@ def _found(model: ModelConfig, row: JobInfo) -> Found:
         start=processes.start_time(row.pid or 0),
         parked=row.state in _PARKED,
         context=row.state == "data_suspended",
+        memory=any(each.resident_bytes for each in row.processes),
         lost=row.state == "lost",
         changing=row.changing or row.state not in (*_PARKED, "running", "lost"),
         bytes=row.bytes,

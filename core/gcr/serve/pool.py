@@ -16,7 +16,7 @@ from gcr.policy import Policy
 from gcr.serve import refusals
 from gcr.serve.beginning import from_image, to_image
 from gcr.serve.config import END, ServeConfig
-from gcr.serve.contexts import Contexts
+from gcr.serve.contexts import Contexts, stay_of
 from gcr.serve.metrics import Metrics
 from gcr.serve.model import Model, Waiter
 from gcr.serve.plan import plan
@@ -48,7 +48,7 @@ class Pool:
     ) -> None:
         self.models = {name: Model(each, _told) for name, each in config.models.items()}
         self._config, self._jobs, self._policy = config, jobs, policy
-        self._contexts = Contexts(jobs, stay=config.parking.data_only)
+        self._contexts = Contexts(jobs, stay_of(config.parking))
         self._metrics, self._quiet = metrics, quiet
         self._room = Room(config.memory)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -237,7 +237,9 @@ class Pool:
 
     async def _park(self, model: Model) -> None:
         await self._quiet(model.name)
-        done = await self._contexts.park(model.name, awaited=any(each.awaited for each in self.models.values()))
+        idle = not any(each.view(_now(), self._config.hold).wanted for each in self.models.values())
+        awaited = any(each.awaited for each in self.models.values())
+        done = await self._contexts.park(model.name, idle, awaited)
         model.takes(done.bytes, self._room)
         self._metrics.phases("park", done.seconds)
         model.draining = False
@@ -326,7 +328,7 @@ class Pool:
             model.job = job
             if job.parked:
                 model.takes(job.bytes, self._room)
-                self._contexts.parked(name, job.context)
+                self._contexts.parked(name, job.context, job.memory)
                 model.move(Event.FOUND_PARKED)
             else:
                 self._begin(model, Event.FOUND_RUNNING, self._start)
@@ -363,6 +365,8 @@ class Pool:
         elif found.parked and model.state is State.READY:
             self._contexts.stays(model.name, found.context)
             model.move(Event.FOUND_PARKED)
+        elif found.parked and model.state is State.PARKED:
+            self._contexts.seen(model.name, found.context, found.memory)
         elif not found.parked and model.state is State.PARKED:
             self._contexts.stays(model.name, False)
             model.move(Event.FOUND_RUNNING)

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """COLD: no job · READY: it answers · PARKED: its job is suspended, with no memory on the device · FAILED: it does
+    """COLD: no job · READY: it answers · PARKED: its job is suspended, and takes no room from others · FAILED: it does
     not start, and is tried again later.
     """
 

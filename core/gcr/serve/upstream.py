@@ -10,7 +10,7 @@ from gcr.serve.config import ModelConfig
 
 class Found(Struct, frozen=True, kw_only=True):
     """A job that is there. `changing`: a command has its turn at it; `bytes`: of device memory.
-    `context`: it is parked, and its context is on the device still.
+    `context`, `memory`: it is parked, and that is on the device still.
 
     start: of its program, in clock ticks after boot; a pid may be used again
     """
@@ -20,19 +20,21 @@ class Found(Struct, frozen=True, kw_only=True):
     start: int | None = None
     parked: bool = False
     context: bool = False
+    memory: bool = False
     lost: bool = False
     changing: bool = False
     bytes: int = 0
 
 
 class Moved(Struct, frozen=True, kw_only=True):
-    """A job that was parked or woken. `seconds`: by each phase of it; `context`: it is parked, and its context is
+    """A job that was parked or woken. `seconds`: by each phase of it; `context`, `memory`: it is parked, and that is
     on the device still.
     """
 
     bytes: int
     seconds: Mapping[str, float]
     context: bool = False
+    memory: bool = False
 
 
 class Jobs(Protocol):

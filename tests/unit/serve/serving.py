@@ -32,6 +32,7 @@ class FakeJobs:
     total: int | None = None
     sizes: dict[str, int] = field(default_factory=dict)
     contexts: bool = False  # of parked models stay on the device, as with `data_only`
+    memory: bool = True  # of parked models stays there, too
     raises: dict[str, list[GcrError]] = field(default_factory=dict)
     done: list[tuple[str, str]] = field(default_factory=list)
     jobs: dict[str, Found] = field(default_factory=dict)
@@ -74,19 +75,20 @@ class FakeJobs:
         assert not self.servers[name].active, f"{name} got a request while it was parked"
         self.servers[name].parked = True
         context = self.contexts or context_later
-        self._set(name, parked=True, context=context)
-        return Moved(bytes=self.sizes.get(name, 0), seconds={"stop": self.way}, context=context)
+        self._set(name, parked=True, context=context, memory=self.memory)
+        seconds = {"stop": self.way}
+        return Moved(bytes=self.sizes.get(name, 0), seconds=seconds, context=context, memory=self.memory)
 
     async def wake(self, name: str) -> Moved:
         await self._do("wake", name)
         self.servers[name].parked = False
-        self._set(name, parked=False, context=False)
+        self._set(name, parked=False, context=False, memory=False)
         return Moved(bytes=self.sizes.get(name, 0), seconds={"refill": self.way})
 
     async def leave(self, name: str, memory: bool) -> None:
         assert self.jobs[name].context, f"the context of {name} has left already"
         await self._do("leave" if memory else "follow", name)
-        self._set(name, context=False)
+        self._set(name, context=False, memory=self.jobs[name].memory and not memory)
 
     async def end(self, name: str, job: Found) -> None:
         """The one that has just died, or that the pool gives up. A slow end must not touch its successor."""
@@ -115,6 +117,10 @@ class FakeJobs:
 
     def _set(self, name: str, **changed: bool) -> None:
         self.jobs[name] = replace(self.jobs[name], changing=False, **changed)
+
+    def evict(self, name: str) -> None:
+        """Another program has the room of a parked model's memory."""
+        self._set(name, memory=False)
 
     def change(self, name: str) -> None:
         """A command has its turn at the job from here on."""

@@ -1,5 +1,5 @@
-"""Contexts of parked models leave the device: with `data_only` when another model wants the room, and not before; else
-while the model that the other was parked for comes in.
+"""Contexts of parked models leave the device: that of an idle one with its memory, or when another model wants the
+room; with `data_only` only then; that of a model that was parked for another one while that one comes in.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import pytest
 from serving import FakeJobs, config_of, front, served
 
 from gcr.errors import GcrError, NoRoom
-from gcr.serve.contexts import Contexts
+from gcr.serve.contexts import Contexts, Stay
 
 STAY = "data_only=true"
 
@@ -53,7 +53,7 @@ async def test_several_leave_at_once():
             while len(self.done) < 3:
                 await asyncio.sleep(0)
 
-    contexts = Contexts(jobs := Meeting(), stay=True)
+    contexts = Contexts(jobs := Meeting(), Stay.ALWAYS)
     for name in ("a", "b", "c"):
         contexts.stays(name, True)
     assert await asyncio.wait_for(contexts.leave(), 10)
@@ -154,11 +154,74 @@ async def test_a_model_that_is_parked_for_one_that_starts_leaves_as_a_whole(tmp_
 
 
 @served
-async def test_an_idle_model_leaves_as_a_whole(tmp_path):
-    async with front(config_of(tmp_path, a='idle="50ms"'), FakeJobs(sizes={"a": 6})) as client:
+@pytest.mark.parametrize("how", ["data_only=false", "resident=false"])
+async def test_an_idle_model_leaves_as_a_whole_where_that_is_configured(how, tmp_path):
+    async with front(config_of(tmp_path, how, a='idle="50ms"'), FakeJobs(sizes={"a": 6})) as client:
         await client.ask("a")
         await client.until(lambda: client.state("a") == "parked", "it is parked")
         assert (client.jobs.ways("follow"), client.jobs.jobs["a"].context) == ([], False)
+
+
+@served
+async def test_an_idle_model_keeps_its_context_until_another_one_starts(tmp_path):
+    async with front(config_of(tmp_path, a='idle="50ms"'), FakeJobs(sizes={"a": 6, "b": 6})) as client:
+        for _ in range(2):
+            assert (await client.ask("a"))[0] == 200
+            await client.until(lambda: client.state("a") == "parked", "it is parked")
+            assert client.jobs.jobs["a"].context
+        assert (await client.ask("b"))[0] == 200
+        assert client.jobs.done[-3:] == [("leave", "a"), ("start", "b"), ("healthy", "b")]
+        assert client.jobs.ways("follow") == []
+
+
+@served
+async def test_a_context_leaves_once_the_memory_beside_it_is_gone(tmp_path):
+    """Another program wanted the room. It leaves once, also where that fails."""
+    async with front(config_of(tmp_path, a='idle="50ms"'), FakeJobs(sizes={"a": 6})) as client:
+        for error in ([], [GcrError("no")]):
+            client.jobs.done.clear()
+            await client.ask("a")
+            await client.until(lambda: client.state("a") == "parked", "it is parked")
+            client.jobs.raises["follow"] = error
+            client.jobs.evict("a")
+            client.server.pool.suspect()
+            await client.until(lambda: client.jobs.ways("follow") == ["a"], "its context leaves")
+            client.server.pool.suspect()
+            await asyncio.sleep(0.05)
+            assert client.jobs.ways("follow") == ["a"]
+
+
+@served
+async def test_a_context_that_the_daemon_had_leave_is_asked_for_no_more(tmp_path):
+    async with front(config_of(tmp_path, a='idle="50ms"'), FakeJobs(sizes={"a": 6})) as client:
+        await client.ask("a")
+        await client.until(lambda: client.state("a") == "parked", "it is parked")
+        await client.jobs.leave("a", memory=True)
+        client.server.pool.suspect()
+        await asyncio.sleep(0.05)
+        client.jobs.done.clear()
+        assert (await client.ask("b"))[0] == 200
+        assert client.jobs.ways("leave") == client.jobs.ways("follow") == []
+
+
+@served
+async def test_a_context_leaves_at_once_where_the_memory_cannot_stay(tmp_path):
+    async with front(config_of(tmp_path, a='idle="50ms"'), FakeJobs(sizes={"a": 6}, memory=False)) as client:
+        await client.ask("a")
+        await client.until(lambda: client.jobs.ways("follow") == ["a"], "its context leaves")
+
+
+@served
+async def test_an_idle_context_of_an_earlier_serve_stays(tmp_path):
+    fakes = FakeJobs(sizes={"a": 6})
+    config = config_of(tmp_path, a='idle="50ms"')
+    async with front(config, fakes) as client:
+        await client.ask("a")
+        await client.until(lambda: client.state("a") == "parked", "it is parked")
+    async with front(config, fakes) as client:
+        client.server.pool.suspect()
+        await asyncio.sleep(0.05)
+        assert (fakes.ways("follow"), fakes.jobs["a"].context) == ([], True)
 
 
 @served
@@ -197,6 +260,7 @@ async def test_a_context_that_an_earlier_serve_left_there_follows(tmp_path):
         await client.ask("a")
         await client.until(lambda: client.state("a") == "parked", "it is parked")
     await fakes.park("a", context_later=True)
+    fakes.evict("a")
     async with front(config, fakes) as client:
         await client.until(lambda: client.jobs.ways("follow") == ["a"], "its context leaves")
 

@@ -42,6 +42,7 @@ class Asked:
     ("configured", "how"),
     [
         ({}, {"data_only": False, "resident": True}),
+        ({"data_only": False}, {"data_only": False, "resident": True}),
         ({"resident": False}, {"data_only": False}),
         ({"data_only": True}, {"data_only": True, "resident": True}),
         ({"data_only": True, "resident": False}, {"data_only": True}),
@@ -95,6 +96,20 @@ def test_a_context_leaves_only_where_it_is_that_of_a_parked_model(
     with nullcontext() if how else pytest.raises(WrongState):
         asyncio.run(Seen(found).leave("chat", memory))
     assert job.how == how
+
+
+@pytest.mark.parametrize("context", [True, False])
+def test_a_context_that_the_daemon_had_leave_meanwhile_has_left(monkeypatch: pytest.MonkeyPatch, context: bool) -> None:
+    job: Any = Asked()
+    job.checkpoint = lambda **_how: _raise(WrongState("it is suspended already"))
+    monkeypatch.setattr(serve_jobs, "Job", lambda _name, _pid: job)
+    seen = Seen(living(parked=True, context=True), living(parked=True, context=context))
+    with pytest.raises(WrongState) if context else nullcontext():
+        asyncio.run(seen.leave("chat", True))
+
+
+def _raise(error: GcrError) -> None:
+    raise error
 
 
 def living(**how: Any) -> Found:

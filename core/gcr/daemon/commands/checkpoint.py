@@ -87,6 +87,8 @@ def _carried_out(
         at_rest = request.whole and not request.leave_running and resting.rests(job)
         way: Callable[..., Taken] = resting.into_image if at_rest else _taken_off
         report, imaging, saving = way(node, hold, course, request, image)
+        if request.context_later:
+            node.contexts.may_leave(job)
     if saving and imaging:
         return _of_the_whole(node, job, course, report, imaging, saving)
     if imaging:

@@ -4,6 +4,7 @@ Memory that is resident goes with it, or stays with `--resident`. A failure leav
 """
 
 from functools import partial
+from threading import Event
 
 from msgspec.structs import replace
 
@@ -11,9 +12,11 @@ from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.control import ControlMeans
 from gcr.daemon import departures, reports
+from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.evicting import resident_of
 from gcr.daemon.commands.resting import rests
-from gcr.daemon.commands.transaction import carry_out, target_of
+from gcr.daemon.commands.telling import telling
+from gcr.daemon.commands.transaction import carry_out, course_of, target_of
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
 from gcr.engine.admit import refuse_as_inspected, refuse_unconnected
@@ -21,6 +24,7 @@ from gcr.engine.node import Course
 from gcr.engine.routes import context
 from gcr.engine.target import Target
 from gcr.engine.work import Options, Work
+from gcr.errors import WrongState
 from gcr.job.process import Process
 from gcr.job.states import State
 
@@ -40,6 +44,24 @@ def saved(node: Coordinator, job: Job, course: Course, request: CheckpointReques
     if request.data_only or request.image is not None or not _has_contexts(node, job):
         return None
     return departures.without_departed(job, partial(_saved, node, job, course, request))
+
+
+def make_way(node: Coordinator, job: Job) -> None:
+    """Has the context of a job leave, since another program wants the room. Commands on the job wait for the end of it.
+
+    Raises WrongState where a command has its turn at the job, or no context is left there; as `saved`.
+    """
+    request = CheckpointRequest(target=job.name, resident=True)
+    asked = Asked(lambda _event: None, Event())
+    course = course_of(node, request, asked)
+    with node.jobs.changing(job, "make way", waited_for=True):
+        if not _has_contexts(node, job):
+            raise WrongState(f"job {job.name} is {job.state}", state=job.state, hint="gcr ps")
+        with telling(node, job, course, asked, None) as story:
+            story.begun()
+            report = saved(node, job, course, request)
+            assert report
+            story.done(report)
 
 
 def _has_contexts(node: Coordinator, job: Job) -> bool:
