@@ -14,8 +14,10 @@ from refusals import refused
 from rings import ring
 from worlds import AMD, NVIDIA, at
 
+from gcr.api.jobevents import SaveDone, SaveFailed
 from gcr.errors import NoSuchJob
 from gcr.processes import is_stopped
+from gcr.rendezvous.following import Reader
 
 MIB = 1 << 20
 ODD = 3 << 10  # bytes of a buffer before its span
@@ -141,6 +143,22 @@ def test_what_cannot_be_saved_is_refused_and_costs_nothing(machine: Machine) -> 
     machine.leave()
     machine.come_back()
     assert job.ask() == "1 right"
+
+
+def test_each_save_is_an_event_and_so_is_one_that_is_refused(machine: Machine) -> None:
+    job = program(machine)
+    assert [job.ask("save"), job.ask("saved"), job.ask("beyond").partition(":")[0]] == [
+        "ok",
+        "right",
+        "unsupported_state",
+    ]
+    with machine.connected() as client:
+        done, refused = [each for each in Reader().rest(client) if isinstance(each, SaveDone | SaveFailed)]
+    pid = machine.target("llm")
+    assert isinstance(done, SaveDone) and isinstance(refused, SaveFailed)
+    assert (done.job, done.pid, refused.job, refused.pid) == ("llm", pid, "llm", pid)
+    assert done.bytes >= MIB and 0 < done.aside_s <= done.safe_s <= done.took_s
+    assert (refused.code, refused.exit, refused.took_s > 0) == ("unsupported_state", 3, True)
 
 
 def test_ranks_save_at_once_and_none_saves_memory_of_another(machine: Machine) -> None:

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from channels import eventually
 
-from gcr.api.jobevents import EventBatch, EventsMissed, JobReleased, ProcessEnded
+from gcr.api.jobevents import EventBatch, EventsMissed, JobReleased, ProcessEnded, SaveDone
 from gcr.api.requests import EventsRequest
 from gcr.daemon import history as module
 from gcr.daemon.history import History
@@ -22,6 +22,7 @@ from gcr.errors import UsageError
 
 NEVER = threading.Event()
 OTHER = Caller(uid=os.getuid() + 1)
+SAVED = SaveDone(job="llm", pid=7, bytes=1, aside_s=0.1, safe_s=0.1, took_s=0.1)
 
 
 def note(history: History, *jobs: str, owner: int = OURSELVES.uid) -> None:
@@ -59,6 +60,38 @@ def test_a_slow_reader_is_told_how_many_it_missed(monkeypatch: pytest.MonkeyPatc
     assert isinstance(missed, EventsMissed)
     assert [event.seq for event in rest] == [4, 5, 6]
     assert not any(isinstance(event, EventsMissed) for event in asked(history, after=3).events)
+
+
+def test_saves_drive_out_saves_alone_and_readers_are_told_where_some_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A training may save at each step."""
+    monkeypatch.setattr(module, "SAVES", 2)
+    history = History()
+    for job in ("a", "b"):
+        note(history, job)
+        for _ in range(50):
+            history.note(OURSELVES.uid, SAVED)
+    said = [(event.seq, getattr(event, "count", getattr(event, "job", ""))) for event in asked(history).events]
+    assert said == [(1, ""), (2, "a"), (52, 50), (53, "b"), (101, 48), (102, "llm"), (103, "llm")]
+    assert [event.seq for event in asked(history, after=101).events] == [102, 103]
+    assert [event.seq for event in asked(history, after=99).events] == [101, 102, 103]
+    note(history, "c")
+    assert [event.seq for event in asked(history, after=103).events] == [104]
+
+
+def test_events_beside_saves_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BATCH", 2)
+    history = History()
+    for job in ("a", "b"):
+        note(history, job)
+        history.note(OURSELVES.uid, SAVED)
+    seen, after = list[int](), 0
+    while batch := asked(history, after=after).events:
+        assert len(batch) <= 2
+        seen += [event.seq for event in batch]
+        after = seen[-1]
+    assert seen == [1, 2, 3, 4, 5]
 
 
 def test_numbers_of_another_daemon_count_for_nothing() -> None:

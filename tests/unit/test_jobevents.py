@@ -17,6 +17,14 @@ COMMAND = {"job": "llm", "transaction": "abc", "by": "uid 1, pid 2: gcr checkpoi
 DONE = {**COMMAND, "state": "suspended", "simulated": True, "bytes": 5 << 30, "took_s": 0.7, "phases_s": {"stop": 0.1}}
 COPY = {"copy_s": 0.6, "bytes_per_s": 54e9, "link_bytes_per_s": 55e9}
 FAILED = {**COMMAND, "code": "no_room", "exit": 3, "message": "1 GiB short\n\x1b[31m", "state": None, "took_s": 0.1}
+REMOVAL = {
+    "command": "prune",
+    "by": "uid 1, pid 2: gcr prune --keep-last 1",
+    "store": "/images",
+    "images": ("warm", "warm2"),
+    "count": 3,
+    "took_s": 0.2,
+}
 FACTS: dict[str, dict[str, Any]] = {
     "daemon_started": {"pid": 7, "version": "1.2"},
     "events_missed": {"count": 1},
@@ -35,6 +43,10 @@ FACTS: dict[str, dict[str, Any]] = {
     "restore_failed": {**FAILED, "exit": 4, "state": "suspended"},
     "image_written": {"job": "llm", "image": "warm", "durable_s": 2.0, "bytes_written": 4096},
     "image_failed": {"job": "llm", "image": "warm", "code": "store_unusable", "message": "a full disk"},
+    "save_done": {"job": "llm", "pid": 7, "bytes": 5 << 30, "aside_s": 0.03, "safe_s": 0.25, "took_s": 0.4},
+    "save_failed": {"job": "llm", "pid": 7, "code": "no_room", "exit": 3, "message": "short", "took_s": 0.1},
+    "images_removed": {**REMOVAL, "bytes_freed": 5 << 30},
+    "removal_failed": {**REMOVAL, "code": "image_needed", "exit": 3, "message": "its only copy"},
 }
 
 
@@ -76,19 +88,25 @@ def test_people_and_the_log_get_one_line_of_it(kind: type[Event], caplog: pytest
     assert said.isprintable() and len(said.split()) > 3
     log_event(event)
     silent = isinstance(event, jobevents.DaemonStarted | jobevents.EventsMissed)
-    assert [line.startswith("job llm: ") for line in caplog.messages] == [True] * (not silent)
+    of_job = isinstance(event, jobevents.JobEvent)
+    assert [line.startswith("job llm: ") for line in caplog.messages] == [of_job] * (not silent)
 
 
 def test_people_read_what_a_swap_cost_and_why_it_was_refused() -> None:
     said = render(made(jobevents.CheckpointDone))
     assert said.endswith("checkpoint done, suspended: 5.0 GiB in 0.70 s, stopped 0.69 s, 54.0 GB/s, SIMULATED")
     assert render(made(jobevents.CheckpointFailed)).endswith("checkpoint refused: no_room: 1 GiB short??[31m")
+    assert render(made(jobevents.ImagesRemoved)).endswith("prune: warm, warm2 and 1 more removed, 5.0 GiB free, 0.20 s")
+    refused = render(made(jobevents.RemovalFailed))
+    assert refused.endswith("prune of warm, warm2 and 1 more refused: image_needed: its only copy")
+    assert render(made(jobevents.SaveDone)).endswith("save done: 5.0 GiB of process 7 in 0.40 s, ran on after 0.03 s")
     assert render(made(jobevents.RestoreFailed)).partition("restore ")[2].startswith("failed and rolled back, susp")
 
 
 def test_levels_in_the_log_keep_what_there_are_thousands_of_out_of_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gcr.daemon")
-    for kind in (jobevents.JobRegistered, jobevents.ProcessAttached, jobevents.ProcessEnded, jobevents.RestoreBegun):
+    many = (jobevents.JobRegistered, jobevents.ProcessAttached, jobevents.ProcessEnded, jobevents.SaveDone)
+    for kind in (*many, jobevents.RestoreBegun):
         log_event(made(kind))
     assert caplog.messages == []
     log_event(made(jobevents.SupervisorGone))

@@ -15,6 +15,7 @@ from gcr.api.answers import Answer
 
 SCHEMA = 1  # version of a line
 TEXT = 500  # characters
+IMAGES = 20  # names of images in one event
 
 
 def now() -> str:
@@ -208,6 +209,54 @@ class ImageFailed(JobEvent, frozen=True, kw_only=True):
     message: str
 
 
+class SaveDone(JobEvent, frozen=True, kw_only=True):
+    """A training program has saved device memory of its own: the bytes are on the host. Times are from its request.
+
+    aside_s: it ran on · safe_s: it might write to memory that was read in place · took_s: the bytes were there
+    """
+
+    pid: int
+    bytes: int
+    aside_s: float
+    safe_s: float
+    took_s: float
+
+
+class SaveFailed(JobEvent, frozen=True, kw_only=True):
+    """A save of a training program's memory was refused, or failed. The program runs on."""
+
+    pid: int
+    code: str
+    exit: int
+    message: str
+    took_s: float
+
+
+class RemovalEvent(Event, frozen=True, kw_only=True):
+    """`gcr rm` or `gcr prune` (`command`) is over. `images`: the first IMAGES of `count`; by: as in CommandEvent"""
+
+    command: str
+    by: str
+    store: str
+    images: tuple[str, ...]
+    count: int
+    took_s: float
+
+
+class ImagesRemoved(RemovalEvent, frozen=True, kw_only=True):
+    """These images are gone. `bytes_freed`: of the store."""
+
+    bytes_freed: int
+
+
+class RemovalFailed(RemovalEvent, frozen=True, kw_only=True):
+    """An error of the command. `images`: those that it was to remove, as far as that was known"""
+
+    code: str
+    exit: int
+    message: str
+
+
 AnyEvent = (
     DaemonStarted
     | EventsMissed
@@ -226,6 +275,10 @@ AnyEvent = (
     | RestoreFailed
     | ImageWritten
     | ImageFailed
+    | SaveDone
+    | SaveFailed
+    | ImagesRemoved
+    | RemovalFailed
 )
 
 

@@ -245,6 +245,30 @@ class SaveNowRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=T
         check_spans(self.spans, self.in_place)
 
 
+class NoteRemovalRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command of this user has removed images, or, with a `code`, has failed to: the daemon is to remember it.
+
+    command: `rm` or `prune` · code, exit, message: of the error
+    """
+
+    op = "note_removal"
+
+    command: str
+    store: str
+    took_s: float
+    images: tuple[str, ...] = ()
+    bytes_freed: int = 0
+    code: str | None = None
+    exit: int = 0
+    message: str = ""
+
+    def __post_init__(self) -> None:
+        if self.command not in ("rm", "prune"):
+            raise UsageError(f"{self.command!r} removes no images")
+        for name in self.images:
+            check_image_name(name)
+
+
 class StopRequest(Request, frozen=True, kw_only=True):
     """`force`: also while jobs depend on the daemon. Another version of gcr may ask, with more fields."""
 
@@ -274,6 +298,7 @@ AnyRequest = (
     | SwapRequest
     | SaveSpansRequest
     | SaveNowRequest
+    | NoteRemovalRequest
     | StopRequest
     | HandOverRequest
 )

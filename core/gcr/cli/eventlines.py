@@ -43,8 +43,23 @@ def _said(event: AnyEvent) -> str:
             return f"image {event.image} durable in {text.seconds(event.durable_s)}, {written} written"
         case jobevents.ImageFailed():
             return f"image {event.image} not written: {event.code}: {event.message}"
+        case jobevents.SaveDone():
+            size, ran_on = units.size(event.bytes), text.seconds(event.aside_s)
+            return f"save done: {size} of process {event.pid} in {text.seconds(event.took_s)}, ran on after {ran_on}"
+        case jobevents.SaveFailed():
+            return f"save of process {event.pid} {_ENDS.get(event.exit, 'failed')}: {event.code}: {event.message}"
+        case jobevents.ImagesRemoved() | jobevents.RemovalFailed():
+            return _of_removal(event)
         case _:
             return _of_command(event)
+
+
+def _of_removal(event: jobevents.ImagesRemoved | jobevents.RemovalFailed) -> str:
+    more = f" and {event.count - len(event.images)} more" if event.count > len(event.images) else ""
+    which = f"{', '.join(event.images) or 'no image'}{more}"
+    if isinstance(event, jobevents.RemovalFailed):
+        return f"{event.command} of {which} {_ENDS.get(event.exit, 'failed')}: {event.code}: {event.message}"
+    return f"{event.command}: {which} removed, {units.size(event.bytes_freed)} free, {text.seconds(event.took_s)}"
 
 
 def _of_command(event: jobevents.CommandEvent) -> str:

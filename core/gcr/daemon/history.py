@@ -1,48 +1,57 @@
-"""The events of this daemon: a bounded list in memory, which clients read and follow.
+"""The events of this daemon: bounded lists in memory, which clients read and follow.
 
-A follower asks for the events above a number, and a thread of its own waits for the next one. The list drops its oldest
+A follower asks for the events above a number, and a thread of its own waits for the next one. A list drops its oldest
 event for a new one, whether it was read or not. So a slow follower delays no job, and it is told how many it missed.
+A training may save at each step, so saves have a list beside the others, and drive out saves alone.
 
 Each user but those that rule has a list of its own. So the numbers tell nothing of other users' jobs, and no user
 drives out the events of another. Nothing is called and nothing is logged under the lock.
 """
 
+import heapq
 import json
 import os
 import secrets
 import time
 from collections import deque
-from itertools import islice
+from collections.abc import Iterator
+from itertools import islice, takewhile
 from threading import Condition, Event
 
 from msgspec import Struct, convert, field
 
-from gcr.api.jobevents import AnyEvent, DaemonStarted, EventBatch, EventsMissed
+from gcr.api.jobevents import AnyEvent, DaemonStarted, EventBatch, EventsMissed, SaveDone, SaveFailed
 from gcr.api.requests import EventsRequest
 from gcr.daemon.ledger import log_event
 from gcr.daemon.permission import Caller
 from gcr.version import __version__
 
 MOST = 1024  # events that a list keeps: 1 MiB at most
+SAVES = 256  # saves beside them
 BATCH = 256  # events of one answer
 LOOK_S = 1.0  # between looks whether a follower that waits has left
 
+Numbered = tuple[int, bytes]
+
 
 class Ring(Struct):
-    """The last MOST of `count` events, as JSON: one object each in memory. The first of all events has number 1."""
+    """The last MOST of `count` events, and the last SAVES saves, as JSON: one object each in memory, with its number.
 
-    kept: deque[bytes] = field(default_factory=lambda: deque(maxlen=MOST))
+    The first of all events has number 1.
+    """
+
+    kept: deque[Numbered] = field(default_factory=lambda: deque(maxlen=MOST))
+    saves: deque[Numbered] = field(default_factory=lambda: deque(maxlen=SAVES))
     count: int = 0
 
-    def add(self, event: bytes) -> None:
-        self.kept.append(event)
+    def add(self, event: bytes, *, saves: bool = False) -> None:
         self.count += 1
+        (self.saves if saves else self.kept).append((self.count, event))
 
-    def above(self, number: int) -> tuple[int, list[bytes]]:
-        """Returns the oldest events above a number, and the number before the first of them."""
-        gone = self.count - len(self.kept)
-        before = max(number, gone)
-        return before, list(islice(self.kept, before - gone, before - gone + BATCH))
+    def above(self, number: int) -> list[Numbered]:
+        """Returns the oldest events above a number."""
+        found = heapq.merge(_above(self.kept, number), _above(self.saves, number))
+        return list(islice(found, BATCH))
 
 
 class History:
@@ -59,8 +68,8 @@ class History:
         """Adds an event of a job of this user, and logs it."""
         packed = _packed(event)
         with self._changed:
-            self._everything.add(packed)
-            self._of(owner).add(packed)
+            for ring in (self._everything, self._of(owner)):
+                ring.add(packed, saves=isinstance(event, SaveDone | SaveFailed))
             self._changed.notify_all()
         log_event(event)
 
@@ -72,19 +81,14 @@ class History:
             after = self._above(request, ring)
             while ring.count <= after and not gone.is_set() and (left := end - time.monotonic()) > 0:
                 self._changed.wait(min(left, LOOK_S))
-            before, found = ring.above(after)
-        return self._batch(after, before, found)
+            found = ring.above(after)
+        return EventBatch(daemon=self._daemon, last=found[-1][0] if found else after, events=tuple(_told(after, found)))
 
     def _above(self, request: EventsRequest, ring: Ring) -> int:
         if request.after is None:
             return ring.count
         known = request.daemon in ("", self._daemon) and request.after <= ring.count
         return request.after if known else 0
-
-    def _batch(self, after: int, before: int, found: list[bytes]) -> EventBatch:
-        events = [_unpacked(event, number) for number, event in enumerate(found, before + 1)]
-        missed = [EventsMissed(count=before - after, seq=before)] if before > after else []
-        return EventBatch(daemon=self._daemon, last=before + len(found), events=(*missed, *events))
 
     def _of(self, user: int) -> Ring:
         if user not in self._own:
@@ -95,6 +99,19 @@ class History:
         ring = Ring()
         ring.add(self._started)
         return ring
+
+
+def _above(kept: deque[Numbered], number: int) -> list[Numbered]:
+    return list(takewhile(lambda each: each[0] > number, reversed(kept)))[::-1]
+
+
+def _told(after: int, found: list[Numbered]) -> Iterator[AnyEvent]:
+    """Yields the events, and in the place of those that are forgotten how many these were."""
+    for number, event in found:
+        if number > after + 1:
+            yield EventsMissed(count=number - after - 1, seq=number - 1)
+        yield _unpacked(event, number)
+        after = number
 
 
 def _packed(event: AnyEvent) -> bytes:

@@ -22,7 +22,13 @@ log = logging.getLogger("gcr.daemon")
 LONGEST = 200  # characters of a command line in the log
 
 # Of thousands of processes, told again when it is over, or noted under a lock that agents wait for.
-_QUIET = (jobevents.JobRegistered, jobevents.ProcessAttached, jobevents.ProcessEnded, jobevents.BegunEvent)
+_QUIET = (
+    jobevents.JobRegistered,
+    jobevents.ProcessAttached,
+    jobevents.ProcessEnded,
+    jobevents.BegunEvent,
+    jobevents.SaveDone,
+)
 
 
 class Entry(Struct, frozen=True):
@@ -55,7 +61,8 @@ def is_told(error: GcrError) -> bool:
 def log_event(event: AnyEvent) -> None:
     """Logs an event; the start of the daemon and a lack of events have no line."""
     if line := _line(event):
-        log.log(_level(event), "job %s: %s", getattr(event, "job", ""), line)
+        about = f"job {event.job}: " if isinstance(event, jobevents.JobEvent) else ""
+        log.log(_level(event), "%s%s", about, line)
 
 
 def _level(event: AnyEvent) -> int:
@@ -88,8 +95,27 @@ def _line(event: AnyEvent) -> str | None:
             return f"image {event.image} is durable after {event.durable_s:.2f} s: {event.bytes_written} bytes written"
         case jobevents.ImageFailed():
             return f"image {event.image} was not written: {event.message}"
+        case jobevents.SaveDone() | jobevents.SaveFailed():
+            return _of_save(event)
+        case jobevents.ImagesRemoved() | jobevents.RemovalFailed():
+            return _of_removal(event)
         case _:
             return _of_command(event)
+
+
+def _of_save(event: jobevents.SaveDone | jobevents.SaveFailed) -> str:
+    if isinstance(event, jobevents.SaveFailed):
+        return f"save of process {event.pid} failed: {event.code}: {event.message}; {event.took_s:.3f} s"
+    times = f"aside {event.aside_s:.3f} s, safe {event.safe_s:.3f} s, drained {event.took_s:.3f} s"
+    return f"save of process {event.pid}: {event.bytes} bytes, {times}"
+
+
+def _of_removal(event: jobevents.ImagesRemoved | jobevents.RemovalFailed) -> str:
+    if isinstance(event, jobevents.RemovalFailed):
+        how = "refused" if event.exit == Refused.exit else "failed"
+        return f"{event.command} {how} in {event.store}: {event.code}: {event.message}; asked by {event.by}"
+    freed = f"{event.count} images of {event.store}, {event.bytes_freed} bytes free, {event.took_s:.3f} s"
+    return f"{event.command} done: {freed}; asked by {event.by}"
 
 
 def _of_command(event: jobevents.CommandEvent) -> str:

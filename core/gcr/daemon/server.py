@@ -26,6 +26,7 @@ from gcr.api.requests import (
     EventsRequest,
     HandOverRequest,
     ImageRequest,
+    NoteRemovalRequest,
     PingRequest,
     PsRequest,
     RecoverRequest,
@@ -40,7 +41,7 @@ from gcr.api.requests import (
 )
 from gcr.daemon import handles
 from gcr.daemon.arrivals import Arrivals, check_stoppable
-from gcr.daemon.commands import checkpoint, context, looking, restore, save
+from gcr.daemon.commands import checkpoint, context, looking, removal, restore, save
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.swap import Swap
 from gcr.daemon.coordinator import Coordinator
@@ -321,6 +322,9 @@ class Connection:
                 return self._save(asked, request, cancel, gives)
             case SaveNowRequest():
                 self._named.put(asked)
+                return Pong(pid=os.getpid(), version=__version__)
+            case NoteRemovalRequest():
+                removal.noted(coordinator.jobs.history, asked, self._caller.uid, who)
                 return Pong(pid=os.getpid(), version=__version__)
             case RecoverRequest():
                 return coordinator.recovery.of_all()

@@ -22,7 +22,7 @@ class Reader(Struct):
     daemon: str = ""
 
     def read(self, client: Client, wait_s: float = 0.0) -> tuple[AnyEvent, ...]:
-        """Returns the next events, with an EventsMissed first where some are forgotten; none where none come in time.
+        """Returns the next events, with an EventsMissed where some are forgotten; none where none come in time.
 
         Raises as `Client.request`.
         """

@@ -62,10 +62,13 @@ class Chosen(Struct, frozen=True):
 @common_options
 @click.pass_obj
 def command(options: Options, job: str | None, follow: bool, since: datetime | None) -> int:
-    """Show what has happened to jobs, or to JOB: their begin and end, checkpoints, restores, images and failures.
+    """Show what has happened to jobs, or to JOB: begin and end, checkpoints, restores, images, saves and failures.
 
-    The daemon keeps the last 1,024 events in memory. They end with it: the first event of each daemon says that it has
-    started. A reader that is slower than the events is told how many it has missed, and delays no job.
+    Without JOB also what `gcr rm` and `gcr prune` have removed.
+
+    The daemon keeps the last 1,024 events in memory, and the last 256 saves of training programs beside them. They end
+    with it: the first event of each daemon says that it has started. A reader that is slower than the events is told
+    how many it has missed, and delays no job.
 
     Under --json each event is one object on a line, by the schema `events`. A failure is an object with `ok` false.
     """

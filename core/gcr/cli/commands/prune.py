@@ -12,7 +12,9 @@ from gcr.cli.asking import asked
 from gcr.cli.needed import images_of_former_boots, needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
+from gcr.cli.removals import Removal, told
 from gcr.errors import UsageError
+from gcr.image.store.location import store_path
 from gcr.imageerrors import Damaged, StoreBusy, WrongImage
 
 if TYPE_CHECKING:
@@ -35,7 +37,9 @@ def command(options: Options, store: str | None, keep_last: int | None, keep_dai
     if keep_last is None and keep_daily is None:
         raise UsageError("nothing says what to keep", hint="gcr prune --keep-last 5")
     last, daily = keep_last or 0, keep_daily or 0
-    names, freed = asked(options, store, lambda there: _pruned(there, last, daily, dry_run) if there else ([], 0))
+    with told("prune", store_path(store), Removal(quiet=dry_run)) as removal:
+        names, freed = asked(options, store, lambda there: _pruned(there, last, daily, dry_run) if there else ([], 0))
+        removal.done(names, freed)
     if options.json:
         print_json(success("prune", {"images": names, "bytes_freed": freed, "dry_run": dry_run}))
     else:

@@ -12,6 +12,7 @@ from gcr.cli.asking import asked
 from gcr.cli.needed import needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
+from gcr.cli.removals import Removal, told
 from gcr.image.store.location import store_path
 from gcr.imageerrors import NoSuchImage
 from gcr.rendezvous import former
@@ -30,7 +31,9 @@ def command(options: Options, store: str | None, names: tuple[str, ...]) -> None
 
     One that a suspended job has nothing else than is refused.
     """
-    freed = asked(options, store, lambda there: _removed(there, names))
+    with told("rm", store_path(store), Removal(names)) as removal:
+        freed = asked(options, store, lambda there: _removed(there, names))
+        removal.done(names, freed)
     former.forget(store_path(store), names)
     if options.json:
         print_json(success("rm", {"images": list(names), "bytes_freed": freed}))

@@ -8,7 +8,7 @@ Spans that the program does not write for a while may be read in place: it runs 
 from `safe` on. Its exports stand for the next save (daemon/standing.py).
 """
 
-import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -18,8 +18,9 @@ from msgspec import Struct
 
 from gcr.api.answers import SpansSaved
 from gcr.api.events import ProgressEvent
+from gcr.api.jobevents import TEXT, SaveDone, SaveFailed
 from gcr.api.requests import SaveNowRequest, SaveSpansRequest
-from gcr.daemon import departures
+from gcr.daemon import departures, ledger
 from gcr.daemon.active import Active
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import course_of, saying_state, target_of
@@ -30,7 +31,7 @@ from gcr.engine.node import Course
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.transaction import Transaction
-from gcr.errors import NoSuchJob, UnsupportedState
+from gcr.errors import NoSuchJob, UnsupportedState, typed
 from gcr.job.process import Process
 from gcr.job.states import State
 from gcr.memory.memfiles import hold_still
@@ -39,8 +40,6 @@ from gcr.protocol.batches import BATCH
 from gcr.protocol.operations.operation import Done
 from gcr.protocol.operations.worker import CopyName
 from gcr.protocol.seqpacket import close_all
-
-log = logging.getLogger("gcr.daemon")
 
 LOOK_S = 0.1  # between looks whether a program that is waited for has left
 
@@ -62,18 +61,19 @@ def run(
     job, process = _asking(node, program.identity)
     asked.caller.check_owner(job.owner, f"job {job.name}")
     course = course_of(node, request, asked)
-    with saying_state(job), node.jobs.saving(job, process.identity.pid) as save, ExitStack() as over:
+    pid = process.identity.pid
+    with (
+        _telling(node, job, pid, course),
+        saying_state(job),
+        node.jobs.saving(job, pid) as save,
+        ExitStack() as over,
+    ):
         done = _copied_aside(node, save, process, course, program, over)
         fds = _drained(node, done, course)
     prepared_s, aside_s, safe_s, drained_s = map(course.since_start, ("prepared", "aside", "safe", "drained"))
-    log.debug(
-        "job %s: saved: ready after %.3f s, aside %.3f s, safe %.3f s, drained %.3f s",
-        job.name,
-        prepared_s,
-        aside_s,
-        safe_s,
-        drained_s,
-    )
+    size = sum(done.copy.sizes)
+    event = SaveDone(job=job.name, pid=pid, bytes=size, aside_s=aside_s, safe_s=safe_s, took_s=drained_s)
+    node.jobs.history.note(job.owner, event)
     answer = SpansSaved(
         sizes=tuple(done.copy.sizes),
         in_place_bytes=done.copy.in_place,
@@ -83,6 +83,26 @@ def run(
         drained_s=drained_s,
     )
     return answer, fds
+
+
+@contextmanager
+def _telling(node: Coordinator, job: Job, pid: int, course: Course) -> Iterator[None]:
+    """Notes an error of a save as an event."""
+    try:
+        yield
+    except Exception as caught:
+        error, took_s = typed(caught), time.monotonic() - course.began
+        event = SaveFailed(
+            job=job.name,
+            pid=pid,
+            code=error.code,
+            exit=error.exit,
+            message=error.message[:TEXT],
+            took_s=took_s,
+        )
+        node.jobs.history.note(job.owner, event)
+        ledger.tell(error)
+        raise
 
 
 def _asking(node: Coordinator, who: ProcessIdentity | None) -> tuple[Job, Process]:
