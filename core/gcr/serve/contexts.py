@@ -9,7 +9,7 @@ another one leaves while that one comes in: the driver saves it meanwhile.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 
 from gcr.errors import GcrError, NoRoom
@@ -34,10 +34,13 @@ def stay_of(parking: Parking) -> Stay:
 
 
 class Contexts:
-    """Belongs to one event loop. A model wakes or loses its context, never both at once."""
+    """Belongs to one event loop. A model wakes or loses its context, never both at once.
 
-    def __init__(self, jobs: Jobs, stay: Stay) -> None:
-        self._jobs, self._stay = jobs, stay
+    told: hears of each context that left, in seconds by phase
+    """
+
+    def __init__(self, jobs: Jobs, stay: Stay, told: Callable[[Mapping[str, float]], object]) -> None:
+        self._jobs, self._stay, self._told = jobs, stay, told
         self._there: list[str] = []  # the model that was parked first before the rest
         self._leaving: dict[str, asyncio.Task[bool]] = {}
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
@@ -110,10 +113,11 @@ class Contexts:
             if not self._forget(name):  # it has left, or its model is awake
                 return False
             try:
-                await self._jobs.leave(name, memory)
+                seconds = await self._jobs.leave(name, memory)
             except GcrError as error:
                 log.info("%s: its context stays on the device: %s", name, error)
                 return False
+            self._told(seconds)
             return True
 
     def _forget(self, name: str) -> bool:

@@ -45,6 +45,7 @@ ANSWER_S = 5.0  # a server that is healthy answers within
 END_S = 10.0  # between SIGTERM and SIGKILL
 _PARKED = frozenset({"suspended", "data_suspended"})
 _PARK_PHASES = ("stop_s", "drain_s", "control_s", "vram_free_s")
+_LEAVE_PHASES = ("control_s",)  # the second step of a park; the first one has told the others
 _WAKE_PHASES = ("refill_s", "control_s", "total_s")
 
 
@@ -127,16 +128,18 @@ class NodeJobs:
         report = await self._call(lambda: Job(name, None).restore())
         return Moved(bytes=report.bytes, seconds=_phases(report, _WAKE_PHASES))
 
-    async def leave(self, name: str, memory: bool) -> None:
+    async def leave(self, name: str, memory: bool) -> Mapping[str, float]:
         found = (await self.find()).get(name)
         if found is None or not found.context:
             raise WrongState(f"{name} is not parked, or its context has left", hint="gcr ps")
         try:
-            await self._call(lambda: self._staying(name, Job(name, None).checkpoint, not memory))
+            report = await self._call(lambda: self._staying(name, Job(name, None).checkpoint, not memory))
         except WrongState:
             left = (await self.find()).get(name)
             if left is None or not left.parked or left.context:
-                raise  # else the daemon was faster: another program wanted the room
+                raise
+            return {}  # the daemon was faster: another program wanted the room
+        return _phases(report, _LEAVE_PHASES)
 
     async def end(self, name: str, job: Found) -> None:
         await self._call(lambda: _end(job))

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from gcr.errors import GcrError, Lost, NoRoom, NoSuchJob
@@ -48,7 +49,7 @@ class Pool:
     ) -> None:
         self.models = {name: Model(each, _told) for name, each in config.models.items()}
         self._config, self._jobs, self._policy = config, jobs, policy
-        self._contexts = Contexts(jobs, stay_of(config.parking))
+        self._contexts = Contexts(jobs, stay_of(config.parking), partial(metrics.phases, "park"))
         self._metrics, self._quiet = metrics, quiet
         self._room = Room(config.memory)
         self._tasks: set[asyncio.Task[None]] = set()

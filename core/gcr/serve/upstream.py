@@ -66,8 +66,11 @@ class Jobs(Protocol):
 
     async def wake(self, name: str) -> Moved: ...
 
-    async def leave(self, name: str, memory: bool) -> None:
-        """Has the context of a parked model leave the device, too. memory: and its memory, should that be resident."""
+    async def leave(self, name: str, memory: bool) -> Mapping[str, float]:
+        """Has the context of a parked model leave the device, too. memory: and its memory, should that be resident.
+
+        Returns seconds by phase.
+        """
 
     async def end(self, name: str, job: Found) -> None:
         """Ends the program, if it runs: SIGTERM, and SIGKILL after a grace."""

@@ -85,10 +85,11 @@ class FakeJobs:
         self._set(name, parked=False, context=False, memory=False)
         return Moved(bytes=self.sizes.get(name, 0), seconds={"refill": self.way})
 
-    async def leave(self, name: str, memory: bool) -> None:
+    async def leave(self, name: str, memory: bool) -> Mapping[str, float]:
         assert self.jobs[name].context, f"the context of {name} has left already"
         await self._do("leave" if memory else "follow", name)
         self._set(name, context=False, memory=self.jobs[name].memory and not memory)
+        return {"control": 0.25}
 
     async def end(self, name: str, job: Found) -> None:
         """The one that has just died, or that the pool gives up. A slow end must not touch its successor."""

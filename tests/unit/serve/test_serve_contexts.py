@@ -3,6 +3,7 @@ room; with `data_only` only then; that of a model that was parked for another on
 """
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 from serving import FakeJobs, config_of, front, served
@@ -48,16 +49,19 @@ async def test_several_leave_at_once():
     class Meeting(FakeJobs):
         """A context leaves once all are on their way."""
 
-        async def leave(self, name: str, memory: bool) -> None:
+        async def leave(self, name: str, memory: bool) -> Mapping[str, float]:
             self.done.append(("leave", name))
             while len(self.done) < 3:
                 await asyncio.sleep(0)
+            return {"control": 0.5}
 
-    contexts = Contexts(jobs := Meeting(), Stay.ALWAYS)
+    told: list[Mapping[str, float]] = []
+    contexts = Contexts(jobs := Meeting(), Stay.ALWAYS, told.append)
     for name in ("a", "b", "c"):
         contexts.stays(name, True)
     assert await asyncio.wait_for(contexts.leave(), 10)
     assert jobs.ways("leave") == ["a", "b", "c"]
+    assert told == [{"control": 0.5}] * 3
     assert not await contexts.leave()
 
 
@@ -141,6 +145,8 @@ async def test_a_model_comes_in_while_the_context_of_the_one_before_leaves(tmp_p
         assert (await client.ask("a"))[0] == 200
         assert client.jobs.done[:3] == [("park", "b"), ("follow", "b"), ("wake", "a")]
         await client.until(lambda: not client.jobs.jobs["b"].context, "its context has left")
+        control = 'gcr_serve_phase_seconds_total{direction="park",phase="control"} 0.25'
+        assert control in (await client.get("/metrics"))[1], "of the second step"
         assert (await client.ask("b"))[0] == 200
 
 

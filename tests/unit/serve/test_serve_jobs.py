@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,13 +29,14 @@ class Asked:
 
     def __init__(self, fails: GcrError | None = None) -> None:
         self.how: list[dict[str, object]] = []
+        self.report: Any = "report"
         self._fails = fails
 
-    def checkpoint(self, **how: object) -> str:
+    def checkpoint(self, **how: object) -> Any:
         self.how.append(how)
         if self._fails and how.get("resident"):
             raise self._fails
-        return "report"
+        return self.report
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -93,8 +95,9 @@ def test_a_context_leaves_only_where_it_is_that_of_a_parked_model(
     job: Any = Asked()
     monkeypatch.setattr(serve_jobs, "Job", lambda _name, _pid: job)
     found = None if context is None else living(parked=bool(context), context=bool(context))
+    job.report = SimpleNamespace(control_s=0.4, vram_free_s=0.5)
     with nullcontext() if how else pytest.raises(WrongState):
-        asyncio.run(Seen(found).leave("chat", memory))
+        assert asyncio.run(Seen(found).leave("chat", memory)) == {"control": 0.4}
     assert job.how == how
 
 
