@@ -156,11 +156,13 @@ def test_a_command_that_ends_at_once_and_one_of_another_job(served: Served) -> N
     served.kill()
     file = machine.folder / "gcr.toml"
     forked = json.dumps([sys.executable, "-c", "pass", "{port}"])
-    file.write_text(FILE.format(serve="", more="", chat=forked, embed=command("embed")))
+    text = FILE.format(serve="", more="", chat=forked, embed=command("embed"))
+    file.write_text(text.replace("60s", "8s", 1))  # for chat
     served.process = machine.begin("serve", *machine.world, str(file))
     served.url = json.loads(served.process.stdout.readline())["url"].removeprefix("http://")
     status, text = served.post("chat")
-    assert (status, json.loads(text)["error"]["code"]) == (503, "model_failed")
+    assert status == 503
+    assert json.loads(text)["error"]["code"] in ("model_failed", "deadline")  # or the deadline passes in a later try
     assert "ended" in text
     served.ask("embed")
     assert served.wrong == []

@@ -21,10 +21,11 @@ MOST_DOUBLINGS = 7  # beyond the longest pause
 
 
 class Waiter(Struct, eq=False):
-    """A request that waits for its turn. `since`: seconds of the loop's clock."""
+    """A request that waits for its turn, from `since` to its deadline: seconds of the loop's clock."""
 
     turn: "asyncio.Future[None]"
     since: float
+    deadline: float
 
 
 class Track(Struct):
@@ -33,6 +34,7 @@ class Track(Struct):
     way_s: its last way to the device · woke: when that ended · begins: earliest time to start or wake it again
     called_until: it is brought in until then, though there is no request · stays_until: it could not be parked
     crowded: the device had no room for it · why: its last failure, with which requests are refused as `kind`
+    helps: the next try may do better, so requests wait for it
     """
 
     last_used: float = 0.0
@@ -46,6 +48,7 @@ class Track(Struct):
     crowded: bool = False
     why: str = ""
     kind: Kind = refusals.MODEL_FAILED
+    helps: bool = True
 
 
 class Model:
@@ -112,15 +115,19 @@ class Model:
         self.track.crowded, self.track.called_until = False, 0.0
 
     def failed(self, now: float, why: str, kind: Kind = refusals.MODEL_FAILED, pause: float | None = None) -> None:
-        """Notes a failure. The pause before the next attempt doubles with each, unless it is given."""
+        """Notes a failure. The pause before the next try doubles with each, unless it is given: then none waits."""
         self.track.failures += 1
-        self.track.why, self.track.kind = why, kind
+        self.track.why, self.track.kind, self.track.helps = why, kind, pause is None
         doubled = min(LONGEST_PAUSE_S, 0.5 * 2 ** min(self.track.failures, MOST_DOUBLINGS))
         self.track.begins = now + (doubled if pause is None else pause)
 
     def failure(self, now: float) -> Refusal:
         """Returns the refusal of a request, which says why it failed last."""
         return Refusal(self.track.kind, f"{self.name}: {self.track.why}", self.track.begins - now)
+
+    def may_wait(self, deadline: float) -> bool:
+        """Returns whether a request with this deadline waits for the next try."""
+        return self.track.helps and self.track.begins < deadline
 
     def died(self, now: float, why: str) -> None:
         """Notes a death. Only one soon after the last way to the device delays the next start."""
@@ -129,6 +136,7 @@ class Model:
             self.track.begins = now if self.track.failures == 1 else self.track.begins
         else:
             self.track.failures, self.track.why, self.track.kind = 0, why, refusals.MODEL_FAILED
+            self.track.helps = True
 
     def grant(self, now: float) -> None:
         """Gives all requests that wait their turn."""
@@ -138,12 +146,16 @@ class Model:
                 self.begin(now)
                 waiter.turn.set_result(None)
 
-    def refuse(self, refusal: Refusal) -> None:
-        """Refuses all requests that wait."""
-        while self.queue:
-            waiter = self.queue.popleft()
+    def refuse(self, refusal: Refusal, late: Callable[[Waiter], bool] = lambda _waiter: True) -> None:
+        """Refuses requests that wait: all, or those that are `late`."""
+        for waiter in [each for each in self.queue if late(each)]:
+            self.queue.remove(waiter)
             if not waiter.turn.done():
                 waiter.turn.set_exception(refusal)
+
+    def give_up(self, now: float) -> None:
+        """Refuses requests that wait, but for those that have time until the next try."""
+        self.refuse(self.failure(now), lambda waiter: not self.may_wait(waiter.deadline))
 
     def view(self, now: float, hold: float) -> View:
         track = self.track

@@ -90,12 +90,13 @@ class Pool:
         self._look.set()
 
     async def _turn(self, model: Model, now: float, deadline: float) -> None:
-        if model.track.begins > now and model.state in (State.FAILED, *AWAY):
+        paused = model.track.begins > now and model.state in (State.FAILED, *AWAY)
+        if paused and not model.may_wait(deadline):
             raise model.failure(now)
         if len(model.queue) >= self._config.queue:
             text = f"{len(model.queue)} requests wait for {model.name} already"
             raise Refusal(refusals.QUEUE_FULL, text, model.track.way_s)
-        waiter = Waiter(asyncio.get_running_loop().create_future(), now)
+        waiter = Waiter(asyncio.get_running_loop().create_future(), now, deadline)
         model.queue.append(waiter)
         self.step()
         try:
@@ -104,7 +105,8 @@ class Pool:
         except BaseException as error:
             self._left(model, waiter)
             if isinstance(error, TimeoutError):
-                text = f"{model.name} ({model.state}) had no turn within {_now() - now:.1f} s"
+                failed = f": {model.track.why}" if model.track.failures else ""
+                text = f"{model.name} ({model.state}) had no turn within {_now() - now:.1f} s{failed}"
                 raise Refusal(refusals.DEADLINE, text, model.track.way_s) from None
             raise
         finally:
@@ -190,8 +192,9 @@ class Pool:
         model.track.crowded = False
         text = f"there is no room on the device{beside}{self._room.said(model.need, now)}"
         model.failed(now, text, refusals.NO_ROOM)
+        model.track.helps = any(each.track.stays_until > now for each in self.models.values())  # else pinned ones stay
         self._metrics.failed(model.name, refusals.NO_ROOM.code)
-        model.refuse(model.failure(now))
+        model.give_up(now)
 
     def _begin(self, model: Model, event: Event, work: Callable[[Model], Coroutine[Any, Any, None]]) -> None:
         model.move(event)
@@ -257,7 +260,7 @@ class Pool:
         model.arrived(_now(), _now() - began)
 
     def _missed(self, model: Model, error: GcrError) -> None:
-        """Notes what did not work, and has requests that wait for it refused."""
+        """Notes what did not work, and has requests refused that have no time until the next try."""
         log.warning("%s: %s while %s: %s", model.name, error.code, model.state, error)
         now = _now()
         if isinstance(error, Lost | NoSuchJob) or model.state is State.STARTING:
@@ -274,7 +277,7 @@ class Pool:
                 return
         self._metrics.failed(model.name, error.code)
         if model.state is not State.READY:
-            model.refuse(model.failure(now))
+            model.give_up(now)
 
     def _noted(self, model: Model, error: NoRoom, now: float) -> bool:
         """Notes how much room there really is, so that the plan parks another model. Returns whether there is one."""

@@ -50,7 +50,7 @@ async def test_a_model_that_the_device_refuses_alone_is_not_tried_again_for_a_mi
 
 @served
 async def test_a_usual_model_that_the_device_refuses_alone_is_tried_again_soon(tmp_path):
-    async with front(config_of(tmp_path), tight()) as client:
+    async with front(config_of(tmp_path, b='wait = "500ms"'), tight()) as client:
         client.jobs.raises["wake"] = [NoRoom("2 B short", missing=2)] * 2  # also once the other context has left
         await client.ask("b")
         await client.ask("a")
