@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
-from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, to_builtins
+from msgspec import UNSET, Struct, UnsetType, ValidationError, to_builtins
 from msgspec.structs import force_setattr
 
+from gcr.converting import convert
 from gcr.errors import GcrError
 
 

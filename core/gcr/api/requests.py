@@ -7,7 +7,7 @@ per second. A target is a job's name or, as an integer, a pid. A field with its 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, get_args
 
-from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec import Struct, ValidationError, field, to_builtins
 
 from gcr.api.checks import (
     check_allowed,
@@ -19,6 +19,7 @@ from gcr.api.checks import (
     check_waited_for,
     checked_target,
 )
+from gcr.converting import convert
 from gcr.errors import UsageError
 
 Target = str | int

@@ -58,6 +58,9 @@ class Item(Struct, frozen=True):
     shape: Numbers = ()
 
 
+_decoder = msgspec.json.Decoder(_Record)  # here, since threads that make it at once end the process: converting.py
+
+
 class Saved(Struct, frozen=True):
     """An item as reports have it. `bytes_changed`: since the step before; None: there is nothing to compare with."""
 
@@ -71,7 +74,7 @@ class Saved(Struct, frozen=True):
 
 def items_of(record: bytes, manifest: Manifest) -> Sequence[Item]:
     """Returns what is in a step; each of its files is in one item. Raises ValueError for a record without sense."""
-    found = [*_items(msgspec.json.decode(record, type=_Record))]
+    found = [*_items(_decoder.decode(record))]
     named = [file for item in found for file in item.files.values()]
     there = {file.name for file in manifest.files}
     if len({*named}) != len(named) or not there.issuperset(named):

@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from threading import Condition, Event
 
-from msgspec import Struct, convert, field
+from msgspec import Struct, field
 
 from gcr.api.jobevents import AnyEvent, DaemonStarted, EventBatch, EventsMissed, SaveDone, SaveFailed
 from gcr.api.requests import EventsRequest
+from gcr.converting import convert
 from gcr.daemon.ledger import log_event
 from gcr.daemon.permission import Caller
 from gcr.version import __version__

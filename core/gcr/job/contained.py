@@ -9,10 +9,11 @@ is the pid by which a process calls itself. The tables of the image have the pid
 from collections.abc import Mapping
 from pathlib import Path
 
-from msgspec import MsgspecError, Struct, convert
+from msgspec import MsgspecError, Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
+from gcr.converting import convert
 from gcr.imageerrors import Damaged
 from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision, record_of, text_of
 from gcr.processes import ProcessIdentity

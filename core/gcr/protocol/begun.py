@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import Struct, ValidationError, to_builtins
 
+from gcr.converting import convert
 from gcr.errors import GcrError
 from gcr.protocol.jsonbody import error_from_json, error_to_json
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec import Struct, ValidationError, convert, field
+from msgspec import Struct, ValidationError, field
 
+from gcr.converting import convert
 from gcr.names import JOB_NAME, meant
 from gcr.protocol.begun import Surroundings
 from gcr.serve import quantities

@@ -8,8 +8,9 @@ knows is ignored, and names never change. `takes` and `gives` say which descript
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args
 
-from msgspec import Meta, Struct, ValidationError, convert, to_builtins
+from msgspec import Meta, Struct, ValidationError, to_builtins
 
+from gcr.converting import convert
 from gcr.errors import RolledBack, UsageError
 from gcr.protocol.channel import Channel, Request
 from gcr.protocol.seqpacket import close_all
