@@ -10,10 +10,10 @@ import socket
 import subprocess
 from bisect import bisect
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from ctypes import Array, addressof
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock, Thread
 
 import gcr
 from gcr.checkpoints.operations import LendRegion, Placed, Ready, WriteShare
@@ -21,7 +21,7 @@ from gcr.checkpoints.region import Region
 from gcr.checkpoints.run import Run
 from gcr.checkpoints.saving import write_share
 from gcr.checkpoints.share import DEFAULT_CHUNK_BYTES, THREADS, File, Share
-from gcr.errors import GcrError, PeerGone
+from gcr.errors import DeadlinePassed, GcrError, PeerGone
 from gcr.image.crypto.key import KeySource
 from gcr.image.pack.pace import Packing
 from gcr.protocol.batches import batches
@@ -34,6 +34,7 @@ log = logging.getLogger("gcr.torch")
 WORTH_BYTES = 64 << 20  # while there is no helper a smaller share is written here, within the time of its start
 START_S, LEND_S, END_S = 30.0, 30.0, 5.0
 WRITE_S = 7 * 86400.0  # a store may be slow; its own errors end a write that hangs
+LOOK_S, ANSWER_S = 30.0, 30.0  # while it writes: one that does not answer twice is killed, since it may be stopped
 
 
 class SaveHelper:
@@ -69,9 +70,20 @@ class SaveHelper:
             if (channel := self._started()) is None:
                 return write_share(run, step, found, chunk_bytes, threads, going)
             try:
-                return _asked(channel, Places(regions, found), run, step, chunk_bytes, threads, going, packing)
+                with self._watched(channel):
+                    return _asked(channel, Places(regions, found), run, step, chunk_bytes, threads, going, packing)
             except PeerGone as gone:
                 raise PeerGone(f"the save helper {self._ended()}") from gone
+
+    @contextmanager
+    def _watched(self, channel: Channel) -> Iterator[None]:
+        """Kills the helper if it does not answer within the block."""
+        over, process = Event(), self._process
+        Thread(target=_watch, args=(channel, process, over), name="gcr-save-helper", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     @property
     def _lives(self) -> bool:
@@ -127,6 +139,21 @@ class SaveHelper:
         """Ends the helper. Another write starts another one."""
         with self._lock:
             self._end()
+
+
+def _watch(channel: Channel, process: "subprocess.Popen[bytes] | None", over: Event) -> None:
+    missed = 0
+    while process and missed < 2 and not over.wait(0.0 if missed else LOOK_S):
+        try:
+            ask(channel, Ready(), timeout=ANSWER_S)
+            missed = 0
+        except DeadlinePassed:
+            missed += 1
+        except GcrError:
+            return  # it has ended
+    if process and not over.is_set():
+        log.warning("the save helper, process %d, does not answer: it is killed", process.pid)
+        process.kill()
 
 
 class Places:

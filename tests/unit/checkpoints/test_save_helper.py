@@ -138,6 +138,21 @@ def test_a_helper_that_is_killed_costs_one_save_whenever_that_is(run: Run, saver
     assert all(run.verify(step) for step in kept)
 
 
+def test_a_helper_that_is_stopped_costs_one_save(
+    run: Run, saver: SaveHelper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(helper, "LOOK_S", 0.05)
+    monkeypatch.setattr(helper, "ANSWER_S", 0.2)
+    files = files_in([], 1)
+    saved(run, 1, lambda: saver.write([], run, 1, files, SMALL))
+    os.kill(stopped := pid_of(saver), signal.SIGSTOP)
+    with pytest.raises(PeerGone, match="ended by signal 9"):
+        saved(run, 2, lambda: saver.write([], run, 2, files_in([], 2), SMALL))
+    saved(run, 3, lambda: saver.write([], run, 3, files, SMALL))
+    assert run.steps() == [1, 3]
+    assert f"process {stopped}, does not answer" in caplog.text
+
+
 def test_the_helper_ends_with_its_program_also_where_a_child_has_the_socket() -> None:
     program = (
         "import os, time; from gcr.checkpoints import helper; found = helper.SaveHelper(); found._start()\n"
