@@ -143,7 +143,7 @@ def test_a_caller_that_waits_for_a_store_that_hangs_can_be_interrupted(machine: 
     caller.send_signal(signal.SIGINT)
     out, _ = caller.communicate(timeout=30)
     assert (caller.returncode, time.monotonic() - began < 20) == (130, True), out
-    until(lambda: machine.ask("recover").code == 0 or None, 20, "no command changes the job any more")
+    until(lambda: machine.gcr("recover").code == 0 or None, 20, "no command changes the job any more")
     assert machine.settled() == ("suspended" if command == "restore" else "running")
     held.unlink()
     machine.comes_back(job, before)

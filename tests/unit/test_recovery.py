@@ -1,21 +1,22 @@
 """Recovery goes on until nothing is left to be done: giving up would leave a program stopped for ever."""
 
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from gcr.api.answers import RecoveredJob
+from gcr.api.answers import Recovered, RecoveredJob
 from gcr.config import Config
 from gcr.daemon import recovery as module
-from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.jobs import Job, Jobs, Program
 from gcr.daemon.recovery import Recovery
 from gcr.engine import rolling_back
 from gcr.engine.node import World
 from gcr.engine.turns import Turns
-from gcr.errors import DeadlinePassed
+from gcr.errors import DeadlinePassed, NoRoom
 from gcr.job.states import State
 from gcr.job.suspension import Suspension
 from gcr.peers.shares import NOTHING
@@ -139,9 +140,36 @@ def test_a_command_waits_for_an_attempt_that_is_under_way_and_makes_its_own_wher
             asked.result(0.05)
         recovery.goes_on.set()
         assert daemons.result(10) is (failures == 0)
-        if failures == 2:
-            with pytest.raises(DeadlinePassed, match="attempt 2"):
-                asked.result(10)
-        else:
-            assert [(each.was, each.action) for each in asked.result(10).jobs] == [("quiesced", f"of {failures + 1}")]
+        answer = asked.result(10)
+        told = [(each.was, each.action) for each in answer.jobs]
+        assert told == [("quiesced", f"of {failures + 1}")] * (failures < 2)
+        assert [each.error["message"] for each in answer.failed] == ["attempt 2"] * (failures == 2)
     assert recovery.calls == (1 if failures == 0 else 2)
+
+
+class Each(Recovery):
+    """An attempt for each job, which fails for those that have an error."""
+
+    def __init__(self, jobs: Jobs, errors: Mapping[str, Exception]) -> None:
+        super().__init__(cast("Any", None), jobs)
+        self.errors, self.tried_jobs = errors, list[str]()
+
+    def _attempt(self, job: Job) -> RecoveredJob:
+        self.tried_jobs.append(job.name)
+        if job.name in self.errors:
+            raise self.errors[job.name]
+        return RecoveredJob(job=job.name, was="frozen", now="running", action="rolled back")
+
+
+def test_a_job_that_fails_keeps_no_other_from_being_recovered() -> None:
+    jobs, names = Jobs(), ["first", "full", "last", "short"]
+    for number, name in enumerate(names):
+        jobs.add(Job(name, name, World("nvidia"), program=Program(started=number)))
+    short = NoRoom("no room", missing=7, state=State.FROZEN)
+    recovery = Each(jobs, {"first": DeadlinePassed("it is stopped"), "full": OSError(28, "full"), "short": short})
+    answer = recovery.of_all()
+    assert recovery.tried_jobs == names
+    assert [each.job for each in answer.jobs] == ["last"]
+    told = {each.job: (each.error["code"], each.error.get("missing")) for each in answer.failed}
+    assert told == {"first": ("deadline_passed", None), "full": ("internal", None), "short": ("no_room", 7)}
+    assert Recovered.from_json(answer.to_json()) == answer

@@ -83,10 +83,18 @@ class RecoveredJob(Answer, frozen=True, kw_only=True):
     action: str
 
 
+class UnrecoveredJob(Answer, frozen=True, kw_only=True):
+    """A job that a recovery could not bring where it belongs. `error`: as in the answer of a command that fails."""
+
+    job: str
+    error: Mapping[str, Any]
+
+
 class Recovered(Answer, frozen=True, kw_only=True):
-    """The answer of `recover`."""
+    """The answer of `recover`: every job was tried."""
 
     jobs: tuple[RecoveredJob, ...]
+    failed: tuple[UnrecoveredJob, ...] = ()
 
 
 class SpansSaved(Answer, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
 
-from gcr.api.answers import Recovered, RecoveredJob
+from gcr.api.answers import Recovered, RecoveredJob, UnrecoveredJob
 from gcr.api.jobevents import JobRecovered
 from gcr.daemon import reports
 from gcr.daemon.active import Active
@@ -16,9 +16,10 @@ from gcr.daemon.places import forget_place
 from gcr.engine.node import Node
 from gcr.engine.recover import recover
 from gcr.engine.target import Target
-from gcr.errors import GcrError, WrongState
+from gcr.errors import GcrError, WrongState, typed
 from gcr.job.process import Process
 from gcr.job.states import State, Strategy
+from gcr.protocol.jsonbody import error_to_json
 from gcr.protocol.wire import AgentPhase
 
 log = logging.getLogger("gcr.daemon")
@@ -36,9 +37,17 @@ class Recovery:
     def of_all(self) -> Recovered:
         """Recovers each job, and gives the result of an attempt that was under way and had no error. Idempotent.
 
-        Raises as an attempt that begins now; WrongState beside a command.
+        A job that fails, or that a command has just now, keeps no other one from being tried.
         """
-        return Recovered(jobs=tuple(self._done(job) for job in self._jobs.all()))
+        done: list[RecoveredJob] = []
+        failed: list[UnrecoveredJob] = []
+        for job in self._jobs.all():
+            try:
+                done.append(self._done(job))
+            except Exception as error:  # of gcr's, or a disk that is full, say
+                log.warning("job %s: not recovered: %s", job.name, error, exc_info=not isinstance(error, GcrError))
+                failed.append(UnrecoveredJob(job=job.name, error=error_to_json(typed(error))))
+        return Recovered(jobs=tuple(done), failed=tuple(failed))
 
     def _done(self, job: Job) -> RecoveredJob:
         before = job.results.recovered

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from gcr.cli.main import SUBCOMMANDS, main
+from gcr.errors import NoRoom, NotOurs, StandsStill
+from gcr.protocol.jsonbody import error_to_json
 from gcr.rendezvous import former
 from gcr.runtime import log_dir
 from gcr.version import __version__
@@ -67,6 +69,29 @@ def test_without_a_device_it_is_said_where_simulated_ones_are_seen(gcr: Gcr, ask
 def test_recover(gcr: Gcr, daemon: FakeDaemon) -> None:
     assert gcr("recover").out.splitlines()[1].split() == ["llm", "frozen", "running", "rolled", "back"]
     assert gcr("recover", "--json").json["jobs"][0]["action"] == "rolled back"
+
+
+def test_recover_tells_of_each_job_and_the_worst_failure(gcr: Gcr, daemon: FakeDaemon) -> None:
+    done = {"job": "llm", "was": "frozen", "now": "running", "action": "rolled back"}
+    errors = [
+        NoRoom("not a byte", missing=7, state="frozen"),
+        StandsStill("it stands", state="frozen"),
+        NotOurs("theirs"),
+    ]
+    failed = [{"job": f"j{number}", "error": error_to_json(error)} for number, error in enumerate(errors)]
+    daemon.answers["recover"] = answering({"jobs": [done], "failed": failed})
+    ran, told = gcr("recover"), gcr("recover", "--json")
+    assert (ran.code, told.code) == (5, 5)
+    assert ran.out.splitlines()[1].split() == ["llm", "frozen", "running", "rolled", "back"]
+    assert [line for line in ran.err.splitlines() if line.startswith("gcr: ")] == [
+        "gcr: j0: refused, nothing was touched",
+        "gcr: j1: it stands",
+        "gcr: j2: refused, nothing was touched",
+    ]
+    assert told.json["jobs"] == [done, *failed]
+    assert told.json["error"] == failed[1]["error"]
+    daemon.answers["recover"] = answering({"jobs": [], "failed": failed[:1]})
+    assert gcr("recover").out == ""  # neither "nothing to recover" nor an empty table
 
 
 def test_verbose_names_the_daemon_and_the_time_of_each_phase(gcr: Gcr, daemon: FakeDaemon, home: Path) -> None:
