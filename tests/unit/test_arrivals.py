@@ -184,6 +184,32 @@ def test_a_recovery_sees_processes_that_came_while_it_waited(monkeypatch, late):
     assert job.turn.settled.is_set() and not job.turn.recovery_due
 
 
+@pytest.mark.parametrize("state", [State.RUNNING, State.SUSPENDED])
+def test_a_process_that_comes_in_the_middle_of_a_command_is_recovered_after_it(monkeypatch, state):
+    """No journal knows it, and it comes while another command has the turn. A process that is suspended is at rest."""
+    monkeypatch.setattr(module, "file_access", lambda _pid: FileAccess((0, 0, 0, 0), None))
+    tried, over = [], threading.Event()
+
+    def attempt(job):
+        tried.append([*job.processes])
+        over.set()
+        return True
+
+    coordinator = SimpleNamespace(jobs=Jobs(), recovery=SimpleNamespace(tried=attempt))
+    arrivals, job = Arrivals(coordinator), job_of(coordinator.jobs, False)
+    arrivals._wait_together = lambda _job: None
+    hello = SimpleNamespace(**{**vars(HELLO), "phase": AgentPhase.HANDED_OVER})
+    channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))
+    with coordinator.jobs.changing(job, "checkpoint"):
+        process = arrivals.agent(Peer(channel, identify(os.getpid()), hello), not_waiting)
+        assert job.turn.settled.is_set() and not tried
+        if state != State.RUNNING:
+            process.settle(state)
+    assert over.wait(10 if state == State.RUNNING else 0.2) == (state == State.RUNNING)
+    assert job.turn.settled.wait(10) and not job.turn.recovery_due
+    assert tried == [[os.getpid()]] * (state == State.RUNNING)
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_nothing_is_prepared_for_a_process_that_ended_meanwhile(ends):
     asked, process = [], Process("llm", ProcessIdentity(7, 1))

@@ -209,12 +209,25 @@ class Arrivals:
             quietly("duplicates made up", partial(self._make_up, process))
 
     def begin_recovery(self, job: Job) -> None:
-        """Recovers in the background, once all its peers are back; until then nothing else begins on this job."""
+        """Recovers in the background, once all its peers are back; until then nothing else begins on this job.
+
+        While a command has the turn it waits for the end of that, and does nothing for processes that it has brought
+        to where they belong.
+        """
         with self._lock:
             job.turn.recovery_due = True
-            if job.turn.settled.is_set() and not job.turn.changing:
+
+        def start(after_command: bool) -> None:
+            with self._lock:
+                if not (job.turn.recovery_due and job.turn.settled.is_set()):
+                    return
+                if after_command and not any(map(_is_overlooked, job.living)):
+                    job.turn.recovery_due = False
+                    return
                 job.turn.settled.clear()
                 threading.Thread(target=self._recover, args=(job,), name="gcr-recover", daemon=True).start()
+
+        job.turn.once_free(start)
 
     def _recover(self, job: Job) -> None:
         """Repeats until no process came meanwhile: without a journal their number is not known."""
@@ -348,6 +361,11 @@ def stranded(peer: AgentPeer) -> bool:
     """Returns True for a process in the middle of a command that this daemon does not know."""
     flags = peer.hello.flags & (AgentFlag.STAGED | AgentFlag.FROZEN)
     return peer.hello.phase != AgentPhase.RUNNING or bool(flags)
+
+
+def _is_overlooked(process: Process) -> bool:
+    """Tells whether its agent came in the middle of a command, and none here knows of it."""
+    return process.state == State.RUNNING and process.peer is not None and stranded(process.peer)
 
 
 def _world_as_seen(named: World, vendor: int) -> World:

@@ -5,6 +5,7 @@ waits for them, and no save begins meanwhile. A save is refused while a command 
 wait for it.
 """
 
+from collections.abc import Callable
 from threading import Condition, Event, Lock
 
 from msgspec import Struct, field
@@ -25,6 +26,7 @@ class Turn(Struct):
     _copying: set[int] = field(default_factory=set)  # pids of processes that are being copied aside
     _draining: int = 0  # saves that read their copies to the host
     _awaiting: int = 0  # commands that wait for the end of saves
+    _then: Callable[[bool], object] | None = None  # what the thread that gives the turn back does next
     _lock: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
@@ -60,15 +62,31 @@ class Turn(Struct):
         return self._waited_for or bool(self._copying) or (self._draining > 0 and not beside_readers)
 
     def give_back(self) -> None:
-        with self._lock:
-            self._changing = self._waited_for = False
-            self._lock.notify_all()
+        self._end_turn(0)
 
     def leave(self) -> None:
         """Gives the turn back, and goes on reading until `read`."""
+        self._end_turn(1)
+
+    def once_free(self, do: Callable[[bool], object]) -> None:
+        """Calls it at once with False, or with True on the thread that has the turn, after that gave it back.
+
+        Of several the last one counts.
+        """
         with self._lock:
-            self._changing = False
-            self._reading += 1
+            if self._changing:
+                self._then = do
+                return
+        do(False)
+
+    def _end_turn(self, reads: int) -> None:
+        with self._lock:
+            self._changing = self._waited_for = False
+            self._reading += reads
+            then, self._then = self._then, None
+            self._lock.notify_all()
+        if then is not None:
+            then(True)
 
     def read(self) -> None:
         """Ends what `leave` began."""
