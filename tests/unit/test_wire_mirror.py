@@ -22,6 +22,7 @@ PREFIXES = {
     "WelcomeFlag": "kWelcome",
     "HandleFlag": "kHandle",
     "ParkedFlag": "kParked",
+    "WalkKind": "kWalk",
     "SharedFlag": "kShared",
     "Reason": "kReason",
     "Refuse": "kRefuse",

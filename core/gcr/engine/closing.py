@@ -7,7 +7,7 @@ call.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count, groupby
 from typing import TypeVar
@@ -16,11 +16,13 @@ from msgspec import Struct, field
 
 from gcr.engine.side_by_side import ALL, side_by_side
 from gcr.engine.standstill import (
+    COUPLING,
     Admission,
     Admit,
     Done,
     Incomplete,
     Late,
+    Made,
     Parked,
     Past,
     ReleaseCaptures,
@@ -35,7 +37,7 @@ from gcr.engine.tidying import quietly
 from gcr.errors import Stuck
 from gcr.peers.gate import GatePeer
 from gcr.protocol.agentwire import GateReply
-from gcr.protocol.wire import ParkedFlag
+from gcr.protocol.wire import SEVERAL_THREADS, ParkedFlag, WalkKind
 
 log = logging.getLogger("gcr.engine")
 
@@ -109,13 +111,15 @@ class Closing(Struct):
     def admit(self, step: Admit) -> None:
         """Has each process admit its part; several threads of one, one after another."""
         by_rank = groupby(sorted(step.admissions, key=lambda each: each.rank), key=lambda each: each.rank)
-        side_by_side([partial(self._admit, rank, list(of)) for rank, of in by_rank], ALL)
+        side_by_side([partial(self._admit, rank, list(of), step.furthest) for rank, of in by_rank], ALL)
         self.tiers.update(each.tier for each in step.admissions)
 
-    def _admit(self, rank: int, admissions: Iterable[Admission]) -> None:
+    def _admit(self, rank: int, admissions: Iterable[Admission], furthest: Mapping[int, int]) -> None:
         gate = gate_of(next(each for each in self.targets if each.pid == rank))
         for each in admissions:
-            gate.admit(each.thread, each.calls, PATIENCE, each.tier == Tier.WALK)
+            for calls, kind in parts_of(each):
+                if gate.admit(each.thread, calls, PATIENCE, kind, furthest) < calls:
+                    break
 
     def end_captures(self) -> None:
         """Opens all gates until no process captures a stream. Raises Stuck at the deadline."""
@@ -138,6 +142,18 @@ class Closing(Struct):
         return side_by_side([partial(ask, target) for target in self.targets], ALL)
 
 
+def parts_of(one: Admission) -> Iterator[tuple[int, WalkKind]]:
+    """Yields the calls of an admission, and how they are chosen. A shim of an earlier version makes none too many."""
+    if one.tier == Tier.WALK:
+        yield one.calls, WalkKind.LOCAL
+    elif one.tier in COUPLING:
+        yield 1, WalkKind.NOT
+        if one.calls > 1:
+            yield one.calls - 1, WalkKind.THROUGH if one.leads else WalkKind.OWED
+    else:
+        yield one.calls, WalkKind.NOT
+
+
 def gate_of(target: Target) -> GatePeer:
     return GatePeer(target.process.agent, target.transaction)
 
@@ -156,7 +172,10 @@ def report_of(rank: int, number: int, reply: GateReply, heard: float) -> Report:
         for one in reply.parked
     )
     incomplete = tuple(Incomplete(one.signature, one.stream, one.launched, one.kernel) for one in reply.incomplete)
+    made = tuple(
+        Made(one.signature, one.launched, None if one.thread == SEVERAL_THREADS else one.thread) for one in reply.made
+    )
     changed_at = heard - gate.unchanged_us / 1e6
     return Report(
-        rank, number, bool(gate.busy), gate.in_flight, gate.captures, changed_at, parked, incomplete, gate.held
+        rank, number, bool(gate.busy), gate.in_flight, gate.captures, changed_at, parked, incomplete, gate.held, made
     )

@@ -11,6 +11,12 @@ idle rank with calls at its gate is behind. Calls are admitted only where they b
     LEAD     one coupled call of such a thread: only the way through it leads to the missing part
     SPIN     any call: a kernel may wait for a later call of its own process
 
+Other ranks wait for a rank until it has made as many calls of a signature as the furthest of them. All calls up to that
+one are needed, whatever happens meanwhile. So PARTNER, WALK and LEAD are each the beginning of a batch, in which the
+agent goes on by itself (Admit.furthest). A thread that has made all calls of such a signature *owes* the next one: its
+local calls before that are needed, too, and need not wait for the work before them. A LEAD of a thread that owes leads
+through all coupled calls before it.
+
 With right signatures PARTNER and WALK admit no coupled call that the incomplete ones do not need. So a PARTNER waits
 for nothing, and a WALK only for a moment without a change. LEAD and SPIN may admit other calls: they come when nothing
 has changed for longer, and the deadline ends what they cannot. Where a device is busy and no incomplete launch is
@@ -19,9 +25,10 @@ known, the decision is *blind*: every call looks local, and only ranks with idle
 No I/O, no clock. The caller looks at all agents, numbers the look, and does what `decide` says.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import islice
+from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -35,6 +42,9 @@ class Tier(IntEnum):
     WALK = 2
     LEAD = 3
     SPIN = 4
+
+
+COUPLING = (Tier.PARTNER, Tier.LEAD)
 
 
 class Parked(Struct, frozen=True):
@@ -59,6 +69,14 @@ class Incomplete(Struct, frozen=True):
     kernel: str = ""
 
 
+class Made(Struct, frozen=True):
+    """A signature of which a rank has made calls. `thread`: that made them all; None where several did."""
+
+    signature: int
+    launched: int
+    thread: int | None
+
+
 class Report(Struct, frozen=True):
     """The answer of one rank's agent to look number `look`.
 
@@ -75,6 +93,7 @@ class Report(Struct, frozen=True):
     parked: tuple[Parked, ...] = ()
     incomplete: tuple[Incomplete, ...] = ()
     held: int = 0
+    made: tuple[Made, ...] = ()
 
     @property
     def at_rest(self) -> bool:
@@ -100,6 +119,7 @@ class Rules(Struct, frozen=True):
     look: float = 0.0004
     helper_calls: int = 64
     walk: int = 16
+    batch: int = 64
     longest_walk: int = 1024
     longest_spin: int = 64
 
@@ -115,17 +135,25 @@ class Wait(Struct, frozen=True):
 
 
 class Admission(Struct, frozen=True):
-    """One thread of one rank may make `calls` calls; a WALK stops before a coupled one."""
+    """One thread of one rank may make `calls` calls at most.
+
+    A WALK stops before a coupled call that is not allowed. Behind its first call a PARTNER or LEAD goes on only while
+    the thread owes a call; a LEAD that `leads` also through coupled calls that are not allowed.
+    """
 
     tier: Tier
     rank: int
     thread: int
     signature: int
     calls: int = 1
+    leads: bool = False
 
 
 class Admit(Struct, frozen=True):
+    """furthest: how many calls of each signature any rank may make, all told: a rank that waits has made so many."""
+
     admissions: tuple[Admission, ...]
+    furthest: Mapping[int, int] = MappingProxyType({})
 
     @property
     def tier(self) -> Tier:
@@ -178,14 +206,16 @@ class Past(Struct, frozen=True):
     """The findings that earlier steps leave to the next.
 
     admitted: the last look before the last admission · settled: when that admission had been made · walk: walks since
-    a coupled call was admitted · spin: calls of the next SPIN · served: thread of the last PARTNER admission · ahead,
-    turns: the ranks that were busy at the last walk, and how often these changed
+    a coupled call was admitted · batches: how often coupled calls were admitted · spin: calls of the next SPIN ·
+    served: thread of the last PARTNER admission · ahead, turns: the ranks that were busy at the last walk, and how
+    often these changed
     """
 
     deadline: float
     admitted: int = 0
     settled: float = float("-inf")
     walk: int = 0
+    batches: int = 0
     spin: int = 1
     served: tuple[int, int] | None = None
     ahead: frozenset[int] = frozenset()
@@ -195,12 +225,13 @@ class Past(Struct, frozen=True):
         """Returns the past of the next decision. `reports`: those that led to the step, which ended `now`."""
         served = [(each.rank, each.thread) for each in step.admissions if each.tier == Tier.PARTNER]
         ahead = frozenset(report.rank for report in reports if report.busy)
-        spins, walks = step.tier == Tier.SPIN, step.tier == Tier.WALK
+        spins, walks, couples = (step.tier in tiers for tiers in ((Tier.SPIN,), (Tier.WALK,), COUPLING))
         return replace(
             self,
             admitted=max(self.admitted, *(report.look for report in reports)),
             settled=self.settled if spins else now,
-            walk=0 if step.tier in (Tier.PARTNER, Tier.LEAD) else self.walk + walks,
+            walk=0 if couples else self.walk + walks,
+            batches=self.batches + couples,
             spin=self.spin * 2 if spins else 1,
             served=served[-1] if served else self.served,
             ahead=ahead if walks else self.ahead,
@@ -224,7 +255,7 @@ def decide(reports: Sequence[Report], past: Past, now: float, rules: Rules = Rul
         return Wait(now)
     blind = is_blind(reports)
     walk_at, still_at = _times(reports, past, rules, blind)
-    chosen = _made(Tier.PARTNER, _partners(reports))
+    chosen = _made(Tier.PARTNER, _partners(reports), _batch(past, rules))
     if not chosen and now >= walk_at:
         chosen = _walk(reports, past, rules, blind)
     if not chosen and now >= still_at:
@@ -232,8 +263,22 @@ def decide(reports: Sequence[Report], past: Past, now: float, rules: Rules = Rul
         if not chosen and any(report.held for report in reports):
             return ReleaseCaptures()
     if admissions := (*_helpers(reports, rules), *chosen):
-        return Admit(admissions)
+        return Admit(admissions, furthest_of(reports))
     return Wait(max(walk_at if now < walk_at else still_at, now + rules.look))
+
+
+def furthest_of(reports: Sequence[Report]) -> Mapping[int, int]:
+    """Returns the most calls that a rank which waits in a signature has made of it."""
+    furthest: dict[int, int] = {}
+    for report in reports:
+        for one in report.incomplete:
+            furthest[one.signature] = max(one.launched, furthest.get(one.signature, 0))
+    return furthest
+
+
+def owes(report: Report, parked: Parked, furthest: Mapping[int, int]) -> bool:
+    """Tells whether the thread has made all calls so far of a signature that others wait in, having made more."""
+    return any(one.thread == parked.thread and one.launched < furthest.get(one.signature, 0) for one in report.made)
 
 
 def is_blind(reports: Sequence[Report]) -> bool:
@@ -279,18 +324,33 @@ def _at_gates(reports: Sequence[Report]) -> list[Place]:
 
 def _walk(reports: Sequence[Report], past: Past, rules: Rules, blind: bool) -> tuple[Admission, ...]:
     calls = min(rules.longest_walk, rules.walk * 2**past.walk) // (rules.walk if blind else 1)
-    return _made(Tier.WALK, _local(_clear(reports, blind)), calls)
+    owing = _local(_owing(reports))
+    others = [place for place in _local(_clear(reports, blind)) if place not in owing]
+    return _made(Tier.WALK, owing, max(calls, _batch(past, rules))) + _made(Tier.WALK, others, calls)
+
+
+def _owing(reports: Sequence[Report]) -> list[Place]:
+    furthest = furthest_of(reports)
+    return [(report, one) for report, one in _at_gates(reports) if owes(report, one, furthest)]
 
 
 def _on_trust(reports: Sequence[Report], past: Past, rules: Rules, blind: bool) -> tuple[Admission, ...]:
     """Returns admissions that ranks may not need to come together."""
+    batch = _batch(past, rules)
+    if owing := _made(Tier.LEAD, _owing(reports), batch, leads=True):
+        return owing
     places = _at_gates(reports)
     leader = _leader(_clear(reports, blind), past.served)
     return _made(Tier.LEAD, leader) or _made(Tier.SPIN, _local(places) or places, min(rules.longest_spin, past.spin))
 
 
-def _made(tier: Tier, places: Sequence[Place], calls: int = 1) -> tuple[Admission, ...]:
-    return tuple(Admission(tier, report.rank, one.thread, one.signature, calls) for report, one in places)
+def _made(tier: Tier, places: Sequence[Place], calls: int = 1, leads: bool = False) -> tuple[Admission, ...]:
+    return tuple(Admission(tier, report.rank, one.thread, one.signature, calls, leads) for report, one in places)
+
+
+def _batch(past: Past, rules: Rules) -> int:
+    """Returns the calls of a batch: ever more, since a wrong signature may have one go too far."""
+    return min(rules.longest_walk, rules.batch << past.batches)
 
 
 def _helpers(reports: Sequence[Report], rules: Rules) -> tuple[Admission, ...]:
@@ -305,10 +365,7 @@ def _partners(reports: Sequence[Report]) -> list[Place]:
 
     Where it has made as many, the next one belongs to a later collective.
     """
-    furthest: dict[int, int] = {}
-    for report in reports:
-        for one in report.incomplete:
-            furthest[one.signature] = max(one.launched, furthest.get(one.signature, 0))
+    furthest = furthest_of(reports)
     found: dict[tuple[int, int], Place] = {}
     for report in reports:
         for parked in report.parked:

@@ -3,11 +3,23 @@
 Raises what methods of AgentPeer raise.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from gcr.peers.agent import AgentPeer
-from gcr.protocol.agentwire import AdmitRequest, CloseRequest, CountRecord, GateReply, TransactionRecord
-from gcr.protocol.wire import FrameType
+from gcr.protocol.agentwire import (
+    AdmitRequest,
+    AllowedRecord,
+    CloseRequest,
+    CountRecord,
+    GateReply,
+    TransactionRecord,
+)
+from gcr.protocol.record import concat
+from gcr.protocol.wire import FrameType, WalkKind
+
+MOST_ALLOWED = 1024  # signatures of a request: it is one frame
 
 
 class GatePeer(Struct, frozen=True):
@@ -27,10 +39,11 @@ class GatePeer(Struct, frozen=True):
         named = TransactionRecord(self.transaction).pack()
         return GateReply.unpack(self.agent.ask(FrameType.LOOK, named).payload)
 
-    def admit(self, thread: int, calls: int, patience: float, walk: bool) -> int:
+    def admit(self, thread: int, calls: int, patience: float, walk: WalkKind, allowed: Mapping[int, int]) -> int:
         """Lets a waiting thread through, so many times at most; returns how many times.
 
-        patience: seconds for each call · walk: local calls alone, each once the work before it has ended.
+        patience: seconds for each call · allowed: how many calls of these signatures may be made, all told.
         """
-        request = AdmitRequest(self.transaction, thread, calls, int(patience * 1e6), int(walk))
-        return CountRecord.unpack(self.agent.ask(FrameType.ADMIT, request.pack()).payload).count
+        request = AdmitRequest(self.transaction, thread, calls, int(patience * 1e6), walk)
+        records = [AllowedRecord(signature, launched) for signature, launched in allowed.items()][:MOST_ALLOWED]
+        return CountRecord.unpack(self.agent.ask(FrameType.ADMIT, concat(request, *records)).payload).count

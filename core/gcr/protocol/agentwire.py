@@ -113,6 +113,12 @@ class AdmitRequest(Record, frozen=True):
     walk: U32
 
 
+class AllowedRecord(Record, frozen=True):
+    signature: U64
+    launched: U32  # so many may be made, all told
+    reserved: ClassVar[U32] = 0
+
+
 class GateRecord(Record, frozen=True):
     transaction: U64
     admitted: U64 = 0
@@ -143,6 +149,12 @@ class IncompleteRecord(Record, frozen=True):
     launched: U32
     reserved: ClassVar[U32] = 0
     kernel: Annotated[str, "48s"] = ""
+
+
+class MadeRecord(Record, frozen=True):
+    signature: U64
+    launched: U32
+    thread: U32  # that made them all, or SEVERAL_THREADS
 
 
 class StageRequest(Record, frozen=True):
@@ -267,17 +279,21 @@ class GateReply(Struct, frozen=True):
     gate: GateRecord
     parked: tuple[ParkedRecord, ...] = ()
     incomplete: tuple[IncompleteRecord, ...] = ()
+    made: tuple[MadeRecord, ...] = ()  # none from a shim of an earlier version
 
     def pack(self) -> bytes:
         counted = replace(self.gate, parked=len(self.parked), incomplete=len(self.incomplete))
-        return concat(counted, *self.parked, *self.incomplete)
+        return concat(counted, *self.parked, *self.incomplete, *self.made)
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
         gate = GateRecord.unpack(data)
         parked = ParkedRecord.unpack_many(data, GateRecord.SIZE, gate.parked)
         after = GateRecord.SIZE + len(parked) * ParkedRecord.SIZE
-        return cls(gate, parked, IncompleteRecord.unpack_many(data, after, gate.incomplete))
+        incomplete = IncompleteRecord.unpack_many(data, after, gate.incomplete)
+        after += len(incomplete) * IncompleteRecord.SIZE
+        made = MadeRecord.unpack_many(data, after, (len(data) - after) // MadeRecord.SIZE)
+        return cls(gate, parked, incomplete, made)
 
 
 class ExportBatch(Struct, frozen=True):

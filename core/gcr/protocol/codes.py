@@ -101,6 +101,18 @@ class SharedFlag(IntFlag):
     FOREIGN = 1  # another process's memory that this one holds; without it: this one's, which another may hold
 
 
+class WalkKind(IntEnum):
+    """A thread owes a call where it has made all calls of a signature so far, and more of these are allowed."""
+
+    NOT = 0  # any call
+    LOCAL = 1  # allowed coupled calls, and local ones, each once its stream is idle or while the thread owes one
+    OWED = 2  # the same, only while the thread owes a call
+    THROUGH = 3  # any call, only while the thread owes one
+
+
+SEVERAL_THREADS = 0xFFFFFFFF  # the maker of a signature that more than one has made
+
+
 class ParkedFlag(IntFlag):
     CLEAR = 1  # nothing is unfinished on the stream of the call
     HELPER = 2  # a communication library's own thread

@@ -27,6 +27,7 @@ from gcr.protocol.codes import MAX_FRAME as MAX_FRAME
 from gcr.protocol.codes import OCCUPIED_DEVICES as OCCUPIED_DEVICES
 from gcr.protocol.codes import REFUSED_REASONS as REFUSED_REASONS
 from gcr.protocol.codes import REPLY as REPLY
+from gcr.protocol.codes import SEVERAL_THREADS as SEVERAL_THREADS
 from gcr.protocol.codes import UNANSWERED_TYPES as UNANSWERED_TYPES
 from gcr.protocol.codes import VERSION as VERSION
 from gcr.protocol.codes import WHOLE_REASONS as WHOLE_REASONS
@@ -43,6 +44,7 @@ from gcr.protocol.codes import SharedFlag as SharedFlag
 from gcr.protocol.codes import SnapshotPhase as SnapshotPhase
 from gcr.protocol.codes import SnapshotStep as SnapshotStep
 from gcr.protocol.codes import Vendor as Vendor
+from gcr.protocol.codes import WalkKind as WalkKind
 from gcr.protocol.codes import WelcomeFlag as WelcomeFlag
 from gcr.protocol.record import I32, U16, U32, U64, BadFrame, Record, concat
 

@@ -65,8 +65,9 @@ enum FrameType {
     kRehome = 36,
     kLeave = 37,  // TransactionRecord; reply TransactionRecord. See core/leaving.h
     kClose = 38,  // CloseRequest; reply TransactionRecord. The gate closes, or opens again; nothing is waited for.
-    kLook = 39,  // TransactionRecord; reply GateRecord + ParkedRecord[] + IncompleteRecord[]. Gate closed by kClose.
-    kAdmit = 40,  // AdmitRequest; reply CountRecord: calls that the thread has been let through with
+    // TransactionRecord; reply GateRecord + ParkedRecord[] + IncompleteRecord[] + MadeRecord[]. Gate closed by kClose.
+    kLook = 39,
+    kAdmit = 40,  // AdmitRequest + AllowedRecord[]; reply CountRecord: calls that the thread has been let through with
     // ExportRequest (after_id is a cursor); reply SharedReply + SharedRecord[]: memory of this process that others hold,
     // and memory of others that it holds. kExport and kMappings list none of the latter, and kHandOver releases it too.
     kShared = 41,
@@ -152,6 +153,15 @@ enum HandleFlag {
 enum SharedFlag {
     kSharedForeign = 1,  // another process's, which this one holds; without it: this one's, which another may hold
 };
+
+// A thread *owes* a coupled call where it has made all of a signature so far, and more of these are allowed.
+enum WalkKind {
+    kWalkNot = 0,  // any call
+    kWalkLocal = 1,  // allowed coupled calls, and local ones, each once its stream is idle or while the thread owes one
+    kWalkOwed = 2,  // the same, only while the thread owes a call
+    kWalkThrough = 3,  // any call, only while the thread owes one
+};
+enum { kSeveralThreads = 0xffffffffu };
 
 enum ParkedFlag {
     kParkedClear = 1,  // nothing is unfinished on the stream of the call; of a call without one, on no device

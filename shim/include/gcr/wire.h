@@ -161,7 +161,14 @@ struct AdmitRequest {
     uint32_t thread;  // of a ParkedRecord
     uint32_t calls;  // at most
     uint32_t patience_us;  // for each call, until the thread waits with its next one
-    uint32_t walk;  // 1: local calls alone, each once nothing is unfinished on its stream
+    uint32_t walk;  // WalkKind
+};
+// AllowedRecords may follow, to the end of the frame.
+
+struct AllowedRecord {  // calls of a signature that other processes wait for
+    uint64_t signature;
+    uint32_t launched;  // so many of them may be made, all told
+    uint32_t reserved;
 };
 
 struct GateRecord {
@@ -190,6 +197,12 @@ struct IncompleteRecord {  // a coupled launch on a stream that is not idle
     uint32_t launched;
     uint32_t reserved;
     char kernel[48];  // NUL-padded, cut
+};
+
+struct MadeRecord {  // a signature of which this process has made calls; MadeRecords end the reply to kLook
+    uint64_t signature;
+    uint32_t launched;
+    uint32_t thread;  // that made them all, or kSeveralThreads
 };
 
 struct StuckRecord {
@@ -304,6 +317,8 @@ static_assert(sizeof(SharedRecord) == 48, "wire layout");
 static_assert(sizeof(QuiesceRequest) == 16, "wire layout");
 static_assert(sizeof(CloseRequest) == 16, "wire layout");
 static_assert(sizeof(AdmitRequest) == 24, "wire layout");
+static_assert(sizeof(AllowedRecord) == 16, "wire layout");
+static_assert(sizeof(MadeRecord) == 16, "wire layout");
 static_assert(sizeof(GateRecord) == 48, "wire layout");
 static_assert(sizeof(ParkedRecord) == 24, "wire layout");
 static_assert(sizeof(IncompleteRecord) == 72, "wire layout");

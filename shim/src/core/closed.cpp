@@ -15,8 +15,9 @@ using namespace replies;
 
 constexpr uint32_t kMostParked = 512;
 constexpr uint32_t kMostIncomplete = 256;
+constexpr uint32_t kMostMade = 256;
 static_assert(sizeof(wire::FrameHeader) + sizeof(wire::GateRecord) + kMostParked * sizeof(wire::ParkedRecord) +
-                      kMostIncomplete * sizeof(wire::IncompleteRecord) <=
+                      kMostIncomplete * sizeof(wire::IncompleteRecord) + kMostMade * sizeof(wire::MadeRecord) <=
                   wire::kMaxFrame,
               "one frame holds a reply");
 constexpr uint32_t kLookMs = 1;  // so long a look waits for an idle device to say so
@@ -90,6 +91,7 @@ Closed closed;
 Waiting waiting[kMostParked];
 wire::ParkedRecord parked[kMostParked];
 wire::IncompleteRecord incomplete[kMostIncomplete];
+wire::MadeRecord made[kMostMade];
 
 bool stream_is_idle(uint64_t stream) {
     return closed.is_idle(stream);
@@ -154,13 +156,60 @@ bool becomes_clear(const Waiting& one, const Deadline& patience) {
     return true;
 }
 
+// Coupled calls that other processes wait for: the records at the end of a request.
+class Allowed {
+  public:
+    Allowed(const wire::AllowedRecord* records, uint32_t count) : records_(records), count_(count) {}
+
+    bool may_make(uint64_t signature) const {
+        for (uint32_t i = 0; i < count_; i++)
+            if (records_[i].signature == signature && left(records_[i])) return true;
+        return false;
+    }
+
+    // Whether the thread has made all calls of one of these signatures: the next one is its own, behind what it does first.
+    bool is_owed_by(uint32_t thread) const {
+        for (uint32_t i = 0; i < count_; i++)
+            if (coupled::maker_of(records_[i].signature) == thread && left(records_[i])) return true;
+        return false;
+    }
+
+  private:
+    static bool left(const wire::AllowedRecord& one) { return coupled::launched(one.signature) < one.launched; }
+
+    const wire::AllowedRecord* records_;
+    uint32_t count_;
+};
+
 // The streams of a walk. Nothing was unfinished on them when the walk came there, and what it has enqueued since is local: no
 // call has to wait for the end of the one before. Behind a wait for a coupled launch some calls are made in vain.
 class Walk {
   public:
+    Walk(uint32_t kind, const Allowed& allowed) : kind_(kind), allowed_(allowed) {}
+
     // Whether the call may be made. patience: for it to become clear.
     bool may_make(const Waiting& one, const Deadline& patience) {
-        if (one.signature != 0) return false;
+        if (kind_ == wire::kWalkNot) return true;
+        bool owes = allowed_.is_owed_by(one.number);
+        if (kind_ != wire::kWalkLocal && !owes) return false;
+        if (kind_ == wire::kWalkThrough) return true;
+        if (one.signature != 0) return makes_coupled(one.signature);
+        return owes || is_on_a_run(one, patience);
+    }
+
+  private:
+    struct Run {
+        uint64_t stream = kNoStream;
+        uint32_t left = 0;
+    };
+
+    // From here on what the walk has enqueued is not local alone.
+    bool makes_coupled(uint64_t signature) {
+        for (Run& run : runs_) run = {};
+        return allowed_.may_make(signature);
+    }
+
+    bool is_on_a_run(const Waiting& one, const Deadline& patience) {
         Run* run = run_on(one.stream);
         if (run != nullptr && run->left > 0) {
             run->left--;
@@ -172,31 +221,27 @@ class Walk {
         return true;
     }
 
-  private:
-    struct Run {
-        uint64_t stream = kNoStream;
-        uint32_t left = 0;
-    };
-
     Run* run_on(uint64_t stream) {
         for (Run& run : runs_)
             if (stream != kNoStream && run.stream == stream) return &run;
         return nullptr;
     }
 
+    uint32_t kind_;
+    const Allowed& allowed_;
     Run runs_[kMostRuns];
     uint32_t next_ = 0;
 };
 
-uint64_t let_through(const wire::AdmitRequest& wanted) {
+uint64_t let_through(const wire::AdmitRequest& wanted, const Allowed& allowed) {
     Deadline end(kAdmitMs);
     uint32_t patience_ms = wanted.patience_us / 1000 + 1;
     Waiting now{};
     uint64_t done = 0;
-    Walk walk;
+    Walk walk(wanted.walk, allowed);
     bool waits = find_parked(wanted.thread, &now);
     while (waits && done < wanted.calls && !end.passed() && !program_is_ending()) {
-        if (wanted.walk != 0 && !walk.may_make(now, Deadline(patience_ms))) break;
+        if (!walk.may_make(now, Deadline(patience_ms))) break;
         Waiting before = now;
         closed.idle = false;
         if (!admit_one(wanted.thread)) break;
@@ -231,14 +276,18 @@ Outcome on_look() {
     wire::GateRecord gate = look();
     iovec parts[] = {{&gate, sizeof gate},
                      {parked, gate.parked * sizeof parked[0]},
-                     {incomplete, gate.incomplete * sizeof incomplete[0]}};
-    send_reply(parts, 3);
+                     {incomplete, gate.incomplete * sizeof incomplete[0]},
+                     {made, coupled::list_made(made, kMostMade) * sizeof made[0]}};
+    send_reply(parts, 4);
     return kAnswered;
 }
 
 Outcome on_admit() {
     const auto& wanted = asked<wire::AdmitRequest>();
-    return reply_count({let_through(wanted), 0});
+    uint32_t size = request().header.length - sizeof wanted;  // an earlier daemon sends no records
+    const auto* records = reinterpret_cast<const wire::AllowedRecord*>(request().payload + sizeof wanted);
+    if (wanted.walk > wire::kWalkThrough || size % sizeof records[0] != 0) return kMalformed;
+    return reply_count({let_through(wanted, Allowed(records, size / sizeof records[0])), 0});
 }
 
 }  // namespace gcr

@@ -22,12 +22,15 @@ struct Function {
     std::atomic<const Kernel*> kernel{nullptr};
 };
 
+constexpr uint32_t kUnmade = wire::kSeveralThreads - 1;
+
 struct Launches {
     std::atomic<uint64_t> signature{0};
     std::atomic<uint64_t> stream{0};
     std::atomic<const Kernel*> kernel{nullptr};
     std::atomic<uint32_t> count{0};
     std::atomic<uint32_t> recent{0};  // 1: since its stream was last seen idle
+    std::atomic<uint32_t> maker{kUnmade};
 };
 
 constexpr uint32_t kKernels = 256;
@@ -141,6 +144,12 @@ uint64_t signed_as(const Kernel* kernel, uint64_t stream) {
     return signature != 0 ? signature : 1;
 }
 
+// Null: no call of the signature was made.
+const Launches* known_entry_of(uint64_t signature) {
+    Launches* entry = signature != 0 ? entry_of(signature) : nullptr;
+    return entry != nullptr && entry->signature.load(std::memory_order_acquire) == signature ? entry : nullptr;
+}
+
 // Another thread may take a free entry first.
 Launches* claim(uint64_t signature) {
     while (true) {
@@ -192,21 +201,39 @@ uint64_t signature_of(const Call& call) {
     return kernel != nullptr ? signed_as(kernel, call.stream) : 0;
 }
 
-void note(const Call& call) {
+void note(const Call& call, uint32_t thread) {
     const Kernel* kernel = call.function != 0 ? kernel_of(call.function) : nullptr;
     if (kernel == nullptr) return;
     Launches* entry = claim(signed_as(kernel, call.stream));
     if (entry == nullptr) return;
     entry->stream.store(call.stream, std::memory_order_relaxed);
     entry->kernel.store(kernel, std::memory_order_release);
+    uint32_t maker = kUnmade;
+    if (!entry->maker.compare_exchange_strong(maker, thread, std::memory_order_relaxed) && maker != thread)
+        entry->maker.store(wire::kSeveralThreads, std::memory_order_relaxed);
     entry->count.fetch_add(1, std::memory_order_relaxed);
     entry->recent.store(1, std::memory_order_release);
 }
 
 uint32_t launched(uint64_t signature) {
-    Launches* entry = signature != 0 ? entry_of(signature) : nullptr;
-    if (entry == nullptr || entry->signature.load(std::memory_order_acquire) != signature) return 0;
-    return entry->count.load(std::memory_order_relaxed);
+    const Launches* entry = known_entry_of(signature);
+    return entry != nullptr ? entry->count.load(std::memory_order_relaxed) : 0;
+}
+
+uint32_t maker_of(uint64_t signature) {
+    const Launches* entry = known_entry_of(signature);
+    uint32_t maker = entry != nullptr ? entry->maker.load(std::memory_order_relaxed) : kUnmade;
+    return maker != kUnmade ? maker : wire::kSeveralThreads;
+}
+
+uint32_t list_made(wire::MadeRecord* found, uint32_t limit) {
+    uint32_t count = 0;
+    for (Launches& entry : launches) {
+        uint64_t signature = entry.signature.load(std::memory_order_acquire);
+        if (count == limit || signature == 0) continue;
+        found[count++] = {signature, launched(signature), maker_of(signature)};
+    }
+    return count;
 }
 
 uint32_t list(wire::IncompleteRecord* found, uint32_t limit, bool (*idle)(uint64_t stream), bool forget) {
@@ -242,6 +269,7 @@ void reset_after_fork() {
         each.signature.store(0, std::memory_order_relaxed);
         each.count.store(0, std::memory_order_relaxed);
         each.recent.store(0, std::memory_order_relaxed);
+        each.maker.store(kUnmade, std::memory_order_relaxed);
     }
     for (std::atomic<uint64_t>& each : streams) each.store(0, std::memory_order_relaxed);
 }

@@ -33,8 +33,10 @@ bool any();  // the program has looked one up; without one no graph has to be re
 void learn_graph(uint64_t graph, const Content& content);  // an executable one; with no content: forgets it
 
 uint64_t signature_of(const Call& call);  // 0: local
-void note(const Call& call);  // about to be made
+void note(const Call& call, uint32_t thread);  // about to be made
 uint32_t launched(uint64_t signature);
+uint32_t maker_of(uint64_t signature);  // the thread that has made them all; kSeveralThreads, also for none
+uint32_t list_made(wire::MadeRecord* found, uint32_t limit);
 
 // Launches on streams of which `idle` is false. A stream that is idle is forgotten until its next launch if `forget` is
 // set: nothing may be between note() and the driver then.

@@ -159,7 +159,7 @@ Slot* enter_gate_slowly(Call call) {
         wait_at_gate(slot);
     }
     pay();
-    if (watching.load(std::memory_order_relaxed)) coupled::note(call);
+    if (watching.load(std::memory_order_relaxed)) coupled::note(call, slot->number);
     return slot;
 }
 

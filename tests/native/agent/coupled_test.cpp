@@ -131,26 +131,35 @@ void those_on_busy_streams_are_listed_until_the_stream_was_idle() {
     CHECK(list_busy(found, 0x10) == 1);  // a look alone forgets nothing
     CHECK(list_busy(found, 0x99, true) == 0);
     CHECK(list_busy(found, 0x10) == 0);
-    coupled::note({kReduce, 0x10});
+    coupled::note({kReduce, 0x10}, 7);
     CHECK(list_busy(found, 0x10) == 1 && found[0].launched == 4);
 }
 
 void threads_count_together() {
     std::vector<std::thread> threads;
     for (int i = 0; i < 4; i++)
-        threads.emplace_back([] {
-            for (int n = 0; n < 200000; n++) coupled::note({kGather, 0x100});
+        threads.emplace_back([i] {
+            for (int n = 0; n < 200000; n++) coupled::note({kGather, 0x100}, static_cast<uint32_t>(i));
         });
     for (std::thread& thread : threads) thread.join();
     CHECK(coupled::launched(coupled::signature_of({kGather, 0x100})) == 800000);
+    CHECK(coupled::maker_of(coupled::signature_of({kGather, 0x100})) == gcr::wire::kSeveralThreads);
 }
 
 void a_child_knows_none() {
     coupled::reset_after_fork();
     CHECK(coupled::signature_of({kReduce, 0x10}) == 0);
     coupled::learn(kReduce, kReduceName);
-    coupled::note({kReduce, 0x10});
+    coupled::note({kReduce, 0x10}, 7);
     CHECK(coupled::launched(coupled::signature_of({kReduce, 0x10})) == 1);
+    CHECK(coupled::maker_of(coupled::signature_of({kReduce, 0x10})) == 7);
+    gcr::wire::MadeRecord made[8];
+    CHECK(coupled::list_made(made, 8) >= 1);
+    coupled::note({kReduce, 0x10}, 7);
+    CHECK(coupled::maker_of(coupled::signature_of({kReduce, 0x10})) == 7);
+    coupled::note({kReduce, 0x10}, 8);
+    CHECK(coupled::maker_of(coupled::signature_of({kReduce, 0x10})) == gcr::wire::kSeveralThreads);
+    CHECK(coupled::maker_of(coupled::signature_of({kReduce, 0x999})) == gcr::wire::kSeveralThreads);
 }
 
 void more_than_there_is_room_for_are_local() {
@@ -162,7 +171,7 @@ void more_than_there_is_room_for_are_local() {
     CHECK(coupled::signature_of({0x100000, 0x10}) != 0);
     CHECK(coupled::signature_of({0x100000 + 300 * 16, 0x10}) == 0);
     CHECK(coupled::signature_of({0x100000 + 2999 * 16, 0x10}) == 0);
-    coupled::note({0x100000 + 2999 * 16, 0x10});
+    coupled::note({0x100000 + 2999 * 16, 0x10}, 7);
 }
 
 }  // namespace

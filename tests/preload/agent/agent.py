@@ -5,12 +5,14 @@ So a freeing thread never waits for a test.
 
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from connection import Connection
 from custody import Custody
 from packets import (
     ADMIT,
+    ALLOWED,
     CLOSE,
     COPY,
     COPY_RECORD,
@@ -23,6 +25,7 @@ from packets import (
     HANDLE,
     ID_LIST,
     INCOMPLETE_LAUNCH,
+    MADE,
     MAPPING,
     PARKED,
     QUIESCE,
@@ -116,16 +119,26 @@ class Agent(Connection):
         payload, _ = self.ask("look")
         _, admitted, unchanged, busy, in_flight, captures, held, parked, incomplete = GATE.unpack_from(payload)
         after = GATE.size + parked * PARKED.size
-        assert after + incomplete * INCOMPLETE_LAUNCH.size == len(payload)
+        behind = after + incomplete * INCOMPLETE_LAUNCH.size
         waiting = [Parked(*each[:4]) for each in PARKED.iter_unpack(payload[GATE.size : after])]
         launches = [
             Launch(signature, stream, launched, kernel.rstrip(b"\0").decode())
-            for signature, stream, launched, _, kernel in INCOMPLETE_LAUNCH.iter_unpack(payload[after:])
+            for signature, stream, launched, _, kernel in INCOMPLETE_LAUNCH.iter_unpack(payload[after:behind])
         ]
-        return Gate(admitted, unchanged, busy, in_flight, captures, held, waiting, launches)
+        made = [*MADE.iter_unpack(payload[behind:])]
+        return Gate(admitted, unchanged, busy, in_flight, captures, held, waiting, launches, made)
 
-    def admit(self, thread: int, calls: int = 1, walk: int = 0, patience_us: int = 5000) -> int:
-        _, done, _ = COUNT.unpack(self.ask("admit", ADMIT.pack(self.transaction, thread, calls, patience_us, walk))[0])
+    def admit(
+        self,
+        thread: int,
+        calls: int = 1,
+        walk: int = 0,
+        patience_us: int = 5000,
+        allowed: Mapping[int, int] = MappingProxyType({}),
+    ) -> int:
+        asked = ADMIT.pack(self.transaction, thread, calls, patience_us, walk)
+        asked += b"".join(ALLOWED.pack(signature, launched, 0) for signature, launched in allowed.items())
+        _, done, _ = COUNT.unpack(self.ask("admit", asked)[0])
         return done
 
     def count(self, kind: str) -> tuple[int, int]:

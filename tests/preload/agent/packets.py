@@ -26,6 +26,9 @@ CLOSE = struct.Struct("<QII")
 ADMIT = struct.Struct("<QIIII")
 GATE = struct.Struct("<QQQIIIIII")
 PARKED = struct.Struct("<QIIII")
+ALLOWED = struct.Struct("<QII")
+MADE = struct.Struct("<QII")  # signature, launched, thread
+SEVERAL_THREADS = 0xFFFFFFFF
 INCOMPLETE_LAUNCH = struct.Struct("<QQII48s")
 STUCK = struct.Struct("<QQII")
 STAGE = struct.Struct("<QII")
@@ -117,6 +120,7 @@ class Gate:
     held: int
     parked: list[Parked]
     incomplete: list[Launch]
+    made: list[tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)

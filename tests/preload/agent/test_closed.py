@@ -3,7 +3,17 @@
 import time
 
 import pytest
-from packets import CLEAR, CLOSED, PREPARED, QUIESCE, QUIESCED, RUNNING, WRONG_PHASE, Refused
+from packets import (
+    CLEAR,
+    CLOSED,
+    PREPARED,
+    QUIESCE,
+    QUIESCED,
+    RUNNING,
+    SEVERAL_THREADS,
+    WRONG_PHASE,
+    Refused,
+)
 from patience import wait_for
 
 
@@ -198,6 +208,68 @@ def test_a_walk_stops_before_a_coupled_call(closed):
     assert now.signature != 0
     assert agent.admit(one.thread, 100, walk=1) == 0
     assert wait_for(lambda: not agent.look().busy)
+
+
+LOCAL, OWED, THROUGH = 1, 2, 3  # kinds of walk
+
+
+def goes_on(agent, thread, calls, **how):
+    """Has the thread make so many calls, and sees that it makes no more: it may be slow to come back between two."""
+    walked = 0
+    for _ in range(200):
+        walked += agent.admit(thread, 100, **how)
+        if walked >= calls:
+            break
+    assert walked == calls
+    assert wait_for(lambda: [each for each in agent.look().parked if each.thread == thread])
+    assert agent.admit(thread, 100, **how) == 0
+    return next(each for each in agent.look().parked if each.thread == thread)
+
+
+def test_a_walk_goes_on_through_the_coupled_calls_that_are_allowed(closed):
+    """Between two of them local calls need not wait for the first, which its partner has still to join."""
+    puppet, agent = closed
+    puppet.must("thread t meetings m 1 5 2 u")
+    (first,) = waiting(agent)
+    now = goes_on(agent, first.thread, 2, walk=LOCAL)
+    assert now.signature != 0
+    assert agent.look().made == []
+    assert agent.admit(now.thread, 100, walk=OWED, allowed={now.signature: 3}) == 0  # it has made none of these
+    behind = goes_on(agent, now.thread, 1 + 3 + 3, walk=LOCAL, allowed={now.signature: 3, 5: 9})
+    assert (behind.signature, behind.flags) == (0, 0)
+    gate = agent.look()
+    assert gate.made == [(now.signature, 3, now.thread)]
+    assert [(each.signature, each.launched) for each in gate.incomplete] == [(now.signature, 3)]
+    goes_on(agent, now.thread, 3, walk=OWED, allowed={now.signature: 4})
+
+
+def test_a_thread_that_owes_a_call_leads_through_others_only_where_it_is_told_to(closed):
+    puppet, agent = closed
+    puppet.must("thread t meetings m 1 6 1 u s")
+    (first,) = waiting(agent)
+    one = goes_on(agent, first.thread, 1, walk=LOCAL)
+    assert agent.admit(one.thread) == 1
+    allowed = {one.signature: 3}
+    stopped = goes_on(agent, one.thread, 1, walk=OWED, allowed=allowed)
+    assert stopped.signature not in (0, one.signature)
+    goes_on(agent, one.thread, 7, walk=THROUGH, allowed=allowed)
+    made = {signature: launched for signature, launched, _ in agent.look().made}
+    assert made == {one.signature: 3, stopped.signature: 2}
+
+
+def test_of_a_signature_that_two_threads_have_made_none_owes_a_call(closed):
+    puppet, agent = closed
+    puppet.must("thread t meetings m 1 3 0 u")
+    (first,) = waiting(agent)
+    allowed = {first.signature: 3}
+    assert agent.admit(first.thread) == 1
+    puppet.must("thread v reduce m 1 9 u")
+    assert wait_for(lambda: len(agent.look().parked) == 2)
+    second = next(each for each in agent.look().parked if each.thread != first.thread)
+    assert agent.admit(second.thread) == 1
+    assert wait_for(lambda: agent.look().made == [(first.signature, 2, SEVERAL_THREADS)])
+    assert agent.admit(first.thread, 100, walk=OWED, allowed=allowed) == 0
+    goes_on(agent, first.thread, 1, walk=LOCAL, allowed=allowed)
 
 
 def test_a_walk_stops_where_work_does_not_end(closed):

@@ -9,14 +9,16 @@ from gcr.engine.closing import Closing
 from gcr.engine.standstill import Admission, Report, Tier
 from gcr.protocol.agentwire import (
     AdmitRequest,
+    AllowedRecord,
     CloseRequest,
     CountRecord,
     GateRecord,
     GateReply,
     IncompleteRecord,
+    MadeRecord,
     ParkedRecord,
 )
-from gcr.protocol.wire import FrameType, ParkedFlag
+from gcr.protocol.wire import SEVERAL_THREADS, FrameType, ParkedFlag, WalkKind
 
 TRANSACTION = 7
 
@@ -53,10 +55,13 @@ class Target:
 
     def on_admit(self, payload: bytes) -> bytes:
         request = AdmitRequest.unpack(payload)
-        tier = Tier.WALK if request.walk else Tier.SPIN
-        before = self.job.admitted
-        self.job.admit(Admission(tier, self.rank, request.thread, 0, request.calls))
-        return CountRecord(TRANSACTION, self.job.admitted - before, 0).pack()
+        many = (len(payload) - AdmitRequest.SIZE) // AllowedRecord.SIZE
+        allowed = AllowedRecord.unpack_many(payload, AdmitRequest.SIZE, many)
+        furthest = {each.signature: each.launched for each in allowed}
+        kind = WalkKind(request.walk)
+        tier = Tier.WALK if kind is WalkKind.LOCAL else Tier.SPIN
+        thread = self.job.thread_of(Admission(tier, self.rank, request.thread, 0))
+        return CountRecord(TRANSACTION, self.job.let_through(thread, request.calls, kind, furthest, tier), 0).pack()
 
     def status(self) -> Any:
         if not self.job.closed:
@@ -93,7 +98,11 @@ def packed(report: Report, now: float) -> bytes:
         captures=report.captures,
         held=report.held,
     )
-    return GateReply(gate, parked, launches).pack()
+    made = tuple(
+        MadeRecord(one.signature, one.launched, SEVERAL_THREADS if one.thread is None else one.thread)
+        for one in report.made
+    )
+    return GateReply(gate, parked, launches, made).pack()
 
 
 def closing(job: Job, deadline: float = 5.0) -> tuple[Closing, list[str]]:

@@ -5,24 +5,20 @@ the heads of their streams), a wait, or the set that ends it. What a standstill 
 `closure`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from gcr.engine.closing import parts_of
 from gcr.engine.standstill import (
     LOCAL,
     Admission,
-    Admit,
-    Done,
     Incomplete,
-    Late,
+    Made,
     Parked,
-    Past,
-    ReleaseCaptures,
     Report,
-    Rules,
     Tier,
-    decide,
 )
+from gcr.protocol.wire import WalkKind
 
 PATIENCE = 0.002  # seconds that a walk waits for one call's work
 DEPTH = 64  # calls that a rank's driver queues before the next one waits inside
@@ -124,10 +120,11 @@ class Job:
                     self.barred[item[1]] = self.barred.get(item[1], 0) + 1
         self.enqueued: set[Call] = set()
         self.launched: dict[tuple[int, int], int] = {}  # by rank and signature
+        self.makers: dict[tuple[int, int], set[int]] = {}  # threads, by rank and signature
         self.noted: dict[tuple[int, str], set[int]] = {}  # signatures on a stream since it was last seen idle
         self.seen: dict[int, object] = {}
         self.changed_at = dict.fromkeys(self.ranks, 0.0)
-        self.looks = self.admitted = self.admitted_coupled = 0
+        self.looks = self.admitted = self.admitted_coupled = self.admitted_in_batches = 0
         self.allowed: set[Call] | None = None  # once the gates are closed
         self.exact = names  # a signature means one communicator
 
@@ -168,6 +165,7 @@ class Job:
         thread.queued.append(call)
         if call.kind == "coupled":
             self.launched[call.rank, call.signature] = self.launched.get((call.rank, call.signature), 0) + 1
+            self.makers.setdefault((call.rank, call.signature), set()).add(thread.number)
             self.noted.setdefault((call.rank, call.stream), set()).add(call.signature)
         self.enqueued.add(call)
 
@@ -289,7 +287,14 @@ class Job:
         state = (self.busy(rank), parked, incomplete, captures, self.depth(rank), held)
         if self.seen.get(rank) != state:
             self.seen[rank], self.changed_at[rank] = state, self.now
-        return Report(rank, self.looks, state[0], 0, captures, self.changed_at[rank], parked, incomplete, held)
+        made = tuple(self.made(rank)) if self.names else ()
+        return Report(rank, self.looks, state[0], 0, captures, self.changed_at[rank], parked, incomplete, held, made)
+
+    def made(self, rank: int) -> Iterator[Made]:
+        for (of, signature), launched in self.launched.items():
+            makers = self.makers[of, signature]
+            if of == rank:
+                yield Made(signature, launched, min(makers) if len(makers) == 1 else None)
 
     def incomplete(self, rank: int) -> Iterator[Incomplete]:
         """As an agent knows it: of a stream that is not idle, each signature that came to it since it last was."""
@@ -305,30 +310,48 @@ class Job:
         signature = call.signature if self.names else LOCAL
         return Parked(thread.number, signature, clear, launched=self.launched.get((thread.rank, signature), 0))
 
-    def admit(self, admission: Admission) -> None:
-        thread = self.thread_of(admission)
-        for _ in range(admission.calls):
-            call = self.parked(thread)
-            if call is None or self.stops(admission, thread, call):
+    def admit(self, admission: Admission, furthest: Mapping[int, int]) -> None:
+        for calls, kind in parts_of(admission):
+            if self.let_through(self.thread_of(admission), calls, kind, furthest, admission.tier) < calls:
                 return
-            self.check(admission.tier, call)
+
+    def let_through(self, thread: Thread, calls: int, kind: WalkKind, furthest: Mapping[int, int], tier: Tier) -> int:
+        for done in range(calls):
+            call = self.parked(thread)
+            if call is None or not self.may_make(thread, call, kind, furthest):
+                return done
+            self.check(tier, kind, call)
             self.enqueue(thread)
             self.admitted += 1
-            self.wait_for(thread, call, admission.tier)
+            self.wait_for(thread, call, kind is WalkKind.LOCAL and not self.owes(thread, furthest))
+        return calls
+
+    def may_make(self, thread: Thread, call: Call, kind: WalkKind, furthest: Mapping[int, int]) -> bool:
+        """As an agent decides: it knows its own calls, and what the daemon allows."""
+        owes = self.owes(thread, furthest)
+        if kind is WalkKind.NOT or (kind is WalkKind.THROUGH and owes):
+            return True
+        if kind is not WalkKind.LOCAL and not owes:
+            return False
+        place = self.place(thread, call)
+        if place.signature != LOCAL:
+            return place.launched < furthest.get(place.signature, 0)
+        return owes or place.clear
+
+    def owes(self, thread: Thread, furthest: Mapping[int, int]) -> bool:
+        return any(
+            self.makers.get((thread.rank, signature)) == {thread.number}
+            and self.launched[thread.rank, signature] < launched
+            for signature, launched in furthest.items()
+        )
 
     def thread_of(self, admission: Admission) -> Thread:
         key = (admission.rank, admission.thread)
         return next(each for each in self.threads if (each.rank, each.number) == key)
 
-    def stops(self, admission: Admission, thread: Thread, call: Call) -> bool:
-        if admission.tier != Tier.WALK:
-            return False
-        place = self.place(thread, call)
-        return place.signature != LOCAL or not place.clear
-
-    def wait_for(self, thread: Thread, call: Call, tier: Tier) -> None:
+    def wait_for(self, thread: Thread, call: Call, until_done: bool) -> None:
         self.settle()
-        if tier != Tier.WALK:
+        if not until_done:
             return
         end = self.now + PATIENCE
         while not (call.done and (self.parked(thread) is not None or thread.item is None)):
@@ -338,51 +361,15 @@ class Job:
                 return
             self.pass_time(event)
 
-    def check(self, tier: Tier, call: Call) -> None:
-        """What the tiers promise. Local calls enlarge nothing: their work ends by itself."""
+    def check(self, tier: Tier, kind: WalkKind, call: Call) -> None:
+        """What the tiers promise, of each call of a batch. Local calls enlarge nothing: their work ends by itself.
+
+        kind: NOT for the first call alone, which LEAD and SPIN make on trust.
+        """
         assert self.allowed is not None
         if call.kind == "coupled":
             self.admitted_coupled += 1
-            if tier in (Tier.PARTNER, Tier.WALK) and self.exact:
-                assert tier == Tier.PARTNER, "a walk stops before a coupled call"
+            self.admitted_in_batches += kind is not WalkKind.NOT
+            if self.exact and (tier in (Tier.PARTNER, Tier.WALK) or kind is not WalkKind.NOT):
                 assert call in self.allowed, "a coupled call that nothing enqueued needs"
         closure([call], self.allowed)
-
-
-def stand_still(job: Job, rules: Rules = Rules(), deadline: float = 60.0) -> Done | Late:  # noqa: B008 - frozen
-    """The coordinator's loop, over the model."""
-    job.close()
-    past = Past(deadline=job.now + deadline)
-    while True:
-        reports = job.reports()
-        step = decide(reports, past, job.now, rules)
-        if isinstance(step, Done):
-            assert not any(map(job.busy, job.ranks)), "done, and a device works"
-            assert all(report.look > past.admitted for report in reports)
-            return step
-        if isinstance(step, Late):
-            return step
-        if isinstance(step, ReleaseCaptures):
-            past = released(job, past)
-        elif isinstance(step, Admit):
-            for admission in step.admissions:
-                job.admit(admission)
-            past = past.after(step, reports, job.now)
-        else:
-            event = job.next_event() if step.until <= job.now + rules.look else None  # until then all looks are alike
-            job.pass_time(max(step.until, job.now, event or 0.0))
-
-
-def released(job: Job, past: Past) -> Past:
-    """Opens the gates, a moment and until no rank captures."""
-    job.open()
-    for thread in job.threads:
-        job.step(thread)
-    while any(thread.capturing for thread in job.threads):
-        for thread in job.threads:
-            job.step(thread)
-        job.now += 0.0001
-        while job.work():
-            pass
-    job.close()
-    return Past(deadline=past.deadline, admitted=job.looks)

@@ -13,10 +13,11 @@ from agents import closing, packed
 from programs import SHAPES, collective, threads
 from ranks import Call, Group, Job
 
-from gcr.engine.closing import report_of
-from gcr.engine.standstill import LOCAL, Incomplete, Parked, Report
+from gcr.engine.closing import parts_of, report_of
+from gcr.engine.standstill import LOCAL, Admission, Incomplete, Made, Parked, Report, Tier
 from gcr.errors import Interrupted, PeerGone, Stuck
 from gcr.protocol.agentwire import GateReply
+from gcr.protocol.wire import WalkKind
 
 
 def meeting(missing: bool = False) -> Job:
@@ -51,7 +52,7 @@ def test_it_admits_what_the_partner_waits_for():
     made, _ = closing(job)
     made.run()
     assert (job.admitted, job.admitted_coupled) == (3, 1)
-    assert made.admitted == 2  # a walk of two calls, and the partner's
+    assert made.admitted == 1  # a walk of two calls, which goes on through the partner's
 
 
 def test_at_the_deadline_all_gates_open_those_behind_first_and_the_error_names_who_waits():
@@ -117,8 +118,24 @@ def test_a_capture_that_does_not_end_is_not_waited_for_beyond_the_deadline():
 
 def test_a_reply_says_in_the_decisions_words_what_the_agent_said():
     parked = (Parked(3, 77, True, False, 5), Parked(4, LOCAL, False, True, 0))
-    said = Report(1, 9, True, 2, 1, 0.25, parked, (Incomplete(77, 0x10, 6, "kernel"),), 4)
+    made = (Made(77, 6, 3), Made(78, 2, None))
+    said = Report(1, 9, True, 2, 1, 0.25, parked, (Incomplete(77, 0x10, 6, "kernel"),), 4, made)
     assert report_of(1, 9, GateReply.unpack(packed(said, 1.0)), 1.0) == said
+
+
+@pytest.mark.parametrize(
+    ("tier", "leads", "parts"),
+    [
+        (Tier.WALK, False, [(9, WalkKind.LOCAL)]),
+        (Tier.PARTNER, False, [(1, WalkKind.NOT), (8, WalkKind.OWED)]),
+        (Tier.LEAD, True, [(1, WalkKind.NOT), (8, WalkKind.THROUGH)]),
+        (Tier.SPIN, False, [(9, WalkKind.NOT)]),
+        (Tier.HELPER, False, [(9, WalkKind.NOT)]),
+    ],
+)
+def test_a_coupled_call_is_one_and_what_follows_it_a_walk(tier: Tier, leads: bool, parts: list):
+    """A shim of an earlier version takes any kind of walk for one of local calls: it makes none too many."""
+    assert [*parts_of(Admission(tier, 1, 2, 77, 9, leads))] == parts
 
 
 def test_a_kernel_that_waits_for_its_own_process_is_given_more_calls_each_time():

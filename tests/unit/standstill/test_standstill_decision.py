@@ -14,6 +14,7 @@ from gcr.engine.standstill import (
     Done,
     Incomplete,
     Late,
+    Made,
     Parked,
     Past,
     ReleaseCaptures,
@@ -22,6 +23,7 @@ from gcr.engine.standstill import (
     Tier,
     Wait,
     decide,
+    owes,
 )
 
 RULES = Rules()
@@ -87,17 +89,17 @@ def test_ranks_at_rest_at_the_deadline_stand_still_all_the_same():
 
 
 def test_a_rank_that_is_behind_makes_the_call_that_the_other_waits_in():
-    assert admitted(rank(1, **waits_in(SUM)), rank(2, at_gate(3, SUM))) == [(Tier.PARTNER, 2, 3, 1)]
+    assert admitted(rank(1, **waits_in(SUM)), rank(2, at_gate(3, SUM))) == [(Tier.PARTNER, 2, 3, RULES.batch)]
 
 
 def test_a_rank_that_has_made_as_many_calls_does_not_make_the_next():
     ahead, third = rank(1, at_gate(0, SUM, launched=1), **waits_in(SUM)), rank(3, at_gate(1, SUM))
-    assert admitted(ahead, rank(2, at_gate(0, SUM, launched=1)), third) == [(Tier.PARTNER, 3, 1, 1)]
+    assert admitted(ahead, rank(2, at_gate(0, SUM, launched=1)), third) == [(Tier.PARTNER, 3, 1, RULES.batch)]
 
 
 def test_of_two_threads_with_the_same_call_one_makes_it():
     behind = rank(2, at_gate(4, SUM), at_gate(5, SUM))
-    assert admitted(rank(1, **waits_in(SUM)), behind) == [(Tier.PARTNER, 2, 4, 1)]
+    assert admitted(rank(1, **waits_in(SUM)), behind) == [(Tier.PARTNER, 2, 4, RULES.batch)]
 
 
 def test_local_calls_before_it_are_walked():
@@ -129,6 +131,46 @@ def test_another_collective_is_begun_only_where_nothing_else_leads_on():
     assert admitted(rank(1, **waits_in(SUM)), first, second, past=past) == [(Tier.LEAD, 3, 1, 1)]
 
 
+def test_a_batch_says_how_many_calls_of_each_signature_are_needed():
+    ahead = rank(1, busy=True, incomplete=(Incomplete(SUM, 0x10, 7), Incomplete(GATHER, 0x20, 2)))
+    step = decide([ahead, rank(2, at_gate(3, SUM), incomplete=(Incomplete(SUM, 0x10, 5),))], PAST, NOW)
+    assert isinstance(step, Admit)
+    assert step.furthest == {SUM: 7, GATHER: 2}
+
+
+def test_batches_are_ever_longer():
+    reports, past, seen = [rank(1, **waits_in(SUM)), rank(2, at_gate(0, SUM))], PAST, []
+    for _ in range(6):
+        step = decide(reports, past, NOW)
+        assert isinstance(step, Admit)
+        seen.append(step.admissions[0].calls)
+        past = replace(past.after(step, reports, LONG_AGO), admitted=0)
+    assert seen == [64, 128, 256, 512, 1024, 1024]
+
+
+ONE, SEVERAL = Made(SUM, 1, 5), Made(SUM, 1, None)
+AHEAD = rank(1, busy=True, incomplete=(Incomplete(SUM, 0x10, 2),))
+
+
+def test_local_calls_of_a_thread_that_owes_another_are_walked_though_they_are_not_clear():
+    waits = at_gate(5, clear=False)
+    assert admitted(AHEAD, rank(2, waits, made=(ONE,))) == [(Tier.WALK, 2, 5, RULES.batch)]
+    both = rank(2, at_gate(5), at_gate(6), made=(ONE,))
+    assert admitted(AHEAD, both) == [(Tier.WALK, 2, 5, RULES.batch), (Tier.WALK, 2, 6, RULES.walk)]
+    assert admitted(AHEAD, rank(2, waits, made=(SEVERAL,))) == [(Tier.SPIN, 2, 5, 1)]
+    assert admitted(AHEAD, rank(2, waits, made=(Made(SUM, 2, 5),))) == [(Tier.SPIN, 2, 5, 1)]
+
+
+def test_a_thread_that_owes_a_call_leads_through_the_coupled_calls_before_it():
+    """Every rank's does; of other threads one alone makes one call."""
+    behind = [rank(number, at_gate(5, GATHER, clear=False), made=(ONE,)) for number in (2, 3)]
+    step = decide([AHEAD, *behind], PAST, NOW)
+    assert isinstance(step, Admit)
+    expected = [Admission(Tier.LEAD, number, 5, GATHER, RULES.batch, leads=True) for number in (2, 3)]
+    assert [*step.admissions] == expected
+    assert admitted(AHEAD, rank(2, at_gate(5, GATHER), made=(SEVERAL,))) == [(Tier.LEAD, 2, 5, 1)]
+
+
 def test_a_rank_that_waits_for_itself_makes_local_calls_first():
     spins = rank(1, at_gate(0, SUM, clear=False), at_gate(1, clear=False), busy=True)
     assert admitted(spins) == [(Tier.SPIN, 1, 1, 1)]
@@ -147,7 +189,7 @@ def test_it_makes_twice_as_many_each_time():
 
 def test_threads_of_a_library_pass_while_a_device_is_busy_beside_what_else_is_admitted():
     helper, behind = rank(1, at_gate(9, helper=True), **waits_in(SUM)), rank(2, at_gate(0, SUM))
-    assert admitted(helper, behind) == [(Tier.HELPER, 1, 9, 64), (Tier.PARTNER, 2, 0, 1)]
+    assert admitted(helper, behind) == [(Tier.HELPER, 1, 9, 64), (Tier.PARTNER, 2, 0, RULES.batch)]
     changing = rank(2, at_gate(0, GATHER), changed_at=NOW)
     assert admitted(helper, changing) == [(Tier.HELPER, 1, 9, 64)]
     idle = rank(1, at_gate(9, helper=True), in_flight=1)
@@ -172,7 +214,7 @@ def test_a_thread_that_would_begin_one_opens_them_only_where_nothing_else_leads_
 
 def test_a_call_that_another_rank_waits_in_is_admitted_at_once():
     reports = [rank(1, changed_at=NOW, **waits_in(SUM)), rank(2, at_gate(0, SUM))]
-    assert admitted(*reports) == [(Tier.PARTNER, 2, 0, 1)]
+    assert admitted(*reports) == [(Tier.PARTNER, 2, 0, RULES.batch)]
 
 
 @pytest.mark.parametrize(
@@ -222,6 +264,11 @@ places = st.lists(parked, max_size=3, unique_by=lambda one: one.thread).map(tupl
 launches = st.lists(st.sampled_from((SUM, GATHER)), max_size=2, unique=True).map(
     lambda names: tuple(Incomplete(each, 1, 1) for each in names)
 )
+made = st.lists(
+    st.builds(Made, st.sampled_from((SUM, GATHER)), st.integers(0, 1), st.none() | st.integers(0, 3)),
+    max_size=2,
+    unique_by=lambda one: one.signature,
+).map(tuple)
 reports = st.lists(
     st.builds(
         Report,
@@ -234,6 +281,7 @@ reports = st.lists(
         parked=places,
         incomplete=launches,
         held=st.sampled_from((0, 0, 1)),
+        made=made,
     ),
     min_size=1,
     max_size=4,
@@ -269,6 +317,8 @@ def check_admissions(seen: list[Report], step: Admit) -> None:
     by_rank = {one.rank: one for one in seen}
     assert len({(one.rank, one.thread) for one in step.admissions}) == len(step.admissions)
     assert len({one.tier for one in step.admissions} - {Tier.HELPER}) <= 1
+    waiting = [each for other in seen for each in other.incomplete]
+    assert dict(step.furthest) == {each.signature: 1 for each in waiting}
     for one in step.admissions:
         place = next(each for each in by_rank[one.rank].parked if each.thread == one.thread)
         assert (place.signature, place.helper) == (one.signature, one.tier == Tier.HELPER)
@@ -278,6 +328,7 @@ def check_admissions(seen: list[Report], step: Admit) -> None:
             assert one.signature in waited_in
             assert place.launched == 0
         elif one.tier == Tier.WALK:
-            assert place.clear and one.signature == LOCAL
+            assert (place.clear or owes(by_rank[one.rank], place, step.furthest)) and one.signature == LOCAL
         elif one.tier == Tier.LEAD:
-            assert place.clear and one.calls == 1
+            assert one.leads == owes(by_rank[one.rank], place, step.furthest)
+            assert one.leads or (place.clear and one.calls == 1)

@@ -149,6 +149,16 @@ std::string reduce(const Words& words) {
     return say(launch("cross_device_reduce", stream_of(words[4]), parameters));
 }
 
+// meetings NAME RANK COUNT CALLS STREAM…: so many meetings, on the streams in turn, each behind calls that take no time
+std::string meetings(const Words& words) {
+    for (uint64_t epoch = 1; epoch <= number(words[3]); epoch++) {
+        const std::string& on = words[5 + (epoch - 1) % (words.size() - 5)];
+        std::string said = reduce({"reduce", words[1], words[2], std::to_string(epoch), on, words[4]});
+        if (said != "ok") return said;
+    }
+    return "ok";
+}
+
 std::string wait_value(const Words& words) {  // waitvalue NAME VALUE STREAM
     return say(cuStreamWaitValue32_v2(stream_of(words[3]), memory_of(words[1]).address,
                                       static_cast<uint32_t>(number(words[2])), 1));
@@ -268,6 +278,7 @@ void add_work_commands(std::map<std::string, Command>& commands) {
     commands["spinsync"] = spin_sync;
     commands["spinuntil"] = spin_until;
     commands["reduce"] = reduce;
+    commands["meetings"] = meetings;
     commands["waitvalue"] = wait_value;
     commands["writevalue"] = write_value;
     commands["setword"] = set_word;
