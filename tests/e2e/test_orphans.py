@@ -69,7 +69,7 @@ def test_memory_of_an_owner_that_ended_meanwhile_comes_back_for_its_holder(
     assert segments(machine, job) == 0
     answer = machine.ask("checkpoint", "llm")
     assert answer.body["error"]["code"] == "unsupported_state", answer.body
-    assert "of a process that has ended" in answer.body["error"]["message"]
+    assert "which has ended" in answer.body["error"]["message"]
     without(job, *dead)
     ends_clean(machine, job)
 
@@ -249,3 +249,36 @@ def test_it_comes_back_on_another_device_without_an_owner(tmp_path: Path) -> Non
         without(job, 0)
     finally:
         machine.close()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--data-only",), ("--image", "cold"), ("--image", "cold", "--live"), ("--image", "cold", "--leave-running")],
+    ids=["in place", "data only", "image", "live", "run on"],
+)
+def test_an_owner_that_ends_while_its_job_runs_is_named_and_nothing_is_touched(
+    machine: Machine, calls: Sequence[str], flags: Sequence[str]
+) -> None:
+    """Its memory lives on for the next one. Once that has let go of it the job leaves and comes back."""
+    job = ring(machine, 3, *calls)
+    owner, *_ = pids = [*map(int, job.ask("pids").split())]
+    found = machine.job("llm")
+    assert found
+    lent_to = next(
+        each["pid"] for row in found["processes"] if row["pid"] == owner for each in row["shared"] if not each["owner"]
+    )
+    dies(machine, job, 0)
+    without(job, 0)
+    for _ in range(2):
+        says = refused(machine.gcr("checkpoint", "llm", *flags), "unsupported_state")
+        assert f"process {lent_to} holds 2 MiB of device memory of process {owner}, which has ended" in says
+        without(job, 0)
+    found = machine.job("llm")
+    assert found
+    rows = {row["pid"]: row["shared"] for row in found["processes"]}
+    assert {"pid": None, "bytes": OWN, "owner": True} in rows[lent_to]
+    assert job.ask(f"drop {pids.index(lent_to)}") == "ok"
+    machine.leave()
+    machine.come_back()
+    ends_clean(machine, job)

@@ -117,6 +117,8 @@ def holder(owner: int, pid: int = 11) -> Party:
     [
         (lambda *_: Located("other", 12), (), UnsupportedState, "process 12 of job other, which takes no part"),
         (nobody, (), UnsupportedState, "a process that has ended, or is outside of gcr"),
+        (lambda *_: Located("llm", 12, ended=True), (), UnsupportedState, "process 12, which has ended"),
+        (lambda *_: Located("llm", 12, ended=True), (12,), OwnerEnded, f"process 12, {GONE}"),
         (nobody, (12,), OwnerEnded, f"process 12, {GONE}"),
         (nobody, (12, 13), OwnerEnded, f"process 12 or 13, {GONE}"),
     ],

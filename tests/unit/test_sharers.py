@@ -36,6 +36,7 @@ def jobs(monkeypatch):
             agent.channel = SimpleNamespace(closed=SimpleNamespace(is_set=lambda: False))
             job.processes[pid] = Process(name, ProcessIdentity(pid, 1), State.RUNNING, peer=agent)
         made.add(job)
+    made.by_name["llm"].ends.names[5] = 10
     return made
 
 
@@ -46,6 +47,7 @@ def jobs(monkeypatch):
         (2, 0, Located("other", 12)),
         (2, 11, Located("other", 12)),  # its pid elsewhere is that of another process here
         (9, 13, Located("other", 13)),
+        (5, 13, Located("llm", 10, ended=True)),
         (9, 15, None),
         (9, 0, None),
     ],

@@ -7,6 +7,7 @@ Each fills the first half of its own memory, and the second half of its neighbou
     pids       their pids
     renew N    process N frees its memory, makes it anew, and lends that
     free N     process N frees its memory, which the next one still holds
+    drop N     process N lets go of the memory of the one before
     offer P    the first one lends its memory to a process of another ring, at the socket P
     take P     the first one holds memory of the one that offers it there
     aside      all at once have gcr save memory of their own, and then memory of the one before, which is refused
@@ -229,6 +230,8 @@ class Ring:
             return " ".join(str(one.pid) for one in self.members)
         if word == "free":
             return self.ask(self.members[int(which[0])], "free")
+        if word == "drop":
+            return self.ask(self.members[int(which[0])], "give_back")
         if word in ("offer", "take"):
             return self.ask(self.members[0], line.strip())
         if word == "aside":

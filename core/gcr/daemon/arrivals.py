@@ -30,6 +30,7 @@ from gcr.job.process import Process
 from gcr.job.states import State
 from gcr.names import JOB_NAME
 from gcr.peers.agent import AgentPeer
+from gcr.peers.shares import shares_of
 from gcr.peers.supervisor import SupervisorPeer
 from gcr.processes import ProcessIdentity, alive, file_access, identify, started_at
 from gcr.protocol.channel import Channel
@@ -193,6 +194,7 @@ class Arrivals:
             recall_program(job)
         try:
             process.look()
+            process.seen.shares = shares_of(process.agent)  # its name, which others may still know after its end
             self._make_up(process)
         except GcrError as error:
             log.info("job %s: process %d: %s", process.job, process.identity.pid, error)
@@ -280,6 +282,8 @@ class Arrivals:
             if job is not None and job.processes.get(process.identity.pid) is process:
                 ended = ProcessEnded(job=job.name, pid=process.identity.pid, state=reports.shown(was))
                 self._jobs.history.note(job.owner, ended)
+                if name := process.seen.shares.process:
+                    job.ends.names[name] = process.identity.pid
                 if was not in (State.RUNNING, State.EXITED):
                     job.ends.states[process.identity.pid] = was
                 self._release(job, process)

@@ -63,6 +63,7 @@ class Ends(Struct):
     orphans: dict[int, Process] = field(default_factory=dict)  # ended, and something is kept of them: orphans.py
     states: dict[int, State] = field(default_factory=dict)  # of processes that ended off their device, since it left
     count: int = 0  # processes of it that have ended so far
+    names: dict[int, int] = field(default_factory=dict)  # pids of these by the names under which they shared memory
 
 
 class Results(Struct):
@@ -265,7 +266,6 @@ class Jobs(Struct):
         """Returns the job of this name, or of the process with this pid. Raises NoSuchJob.
 
         `may_see`: whether the error may name jobs of a user.
-
         A name that a new daemon does not know may be that of a job that its supervisor is about to register again.
         """
         while (job := self._known(target)) is None:

@@ -14,10 +14,16 @@ log = logging.getLogger("gcr.daemon")
 
 
 def located(jobs: Jobs, name: int, pid: int) -> Located | None:
-    """Returns the process with this name; else the one with this pid, which the other side may see as another."""
+    """Returns the process with this name, also one that has ended.
+
+    Without any, the one with this pid, which the other side may see as another.
+    """
     for job, process in _heard(jobs):
         if _name_of(process) == name:
             return Located(job.name, process.identity.pid)
+    for job in jobs.all():
+        if name in job.ends.names:
+            return Located(job.name, job.ends.names[name], ended=True)
     for job, process in _heard(jobs):
         if process.identity.pid == pid:
             return Located(job.name, pid)

@@ -12,7 +12,9 @@ from gcr.processes import file_access, is_stopped, open_verbs
 from gcr.protocol.wire import REFUSED_REASONS, AgentPhase, Reason
 from gcr.sharing import gdrcopy
 
-SEEN_FROM_OUTSIDE = frozenset({"uncounted", "nccl", "verbs", "gdrcopy", "mig", "not_permitted", "moved", "deepbind"})
+SEEN_FROM_OUTSIDE = frozenset(
+    {"uncounted", "nccl", "verbs", "gdrcopy", "mig", "not_permitted", "moved", "deepbind", "orphaned"}
+)
 """Reasons that the shim does not report; docs/limitations.md has a section on each, as on each of REFUSED_REASONS."""
 
 

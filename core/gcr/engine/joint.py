@@ -12,6 +12,7 @@ from gcr.errors import OwnerEnded, UnsupportedState
 from gcr.peers.shares import Foreign, Lent, Shares
 
 HINT = "docs/limitations.md#memory-that-processes-share"
+ORPHANED = "docs/limitations.md#orphaned"
 
 
 class Party(Struct, frozen=True):
@@ -23,10 +24,11 @@ class Party(Struct, frozen=True):
 
 
 class Located(Struct, frozen=True):
-    """A process under gcr that takes no part: of another job, or about to end."""
+    """A process under gcr that takes no part: of another job, about to end, or ended."""
 
     job: str
     pid: int
+    ended: bool = False
 
 
 Locate = Callable[[int, int], Located | None]
@@ -129,13 +131,14 @@ def _check_foreign(party: Party, foreign: Foreign, owner: Party | None, locate: 
 
 
 def _without_owner(held: str, there: Located | None, ended: Sequence[int]) -> UnsupportedState | OwnerEnded:
-    if there:
+    if there and not there.ended:
         return UnsupportedState(f"{held} {_elsewhere(there)}", hint=HINT)
     if ended:
         which = " or ".join(map(str, ended))
         text = f"{held} process {which}, which has ended while the job was suspended, and no process keeps its bytes"
         return OwnerEnded(text, hint=HINT)
-    return UnsupportedState(f"{held} a process that has ended, or is outside of gcr", hint=HINT)
+    which = f"process {there.pid}, which has ended" if there else "a process that has ended, or is outside of gcr"
+    return UnsupportedState(f"{held} {which}", hint=ORPHANED)
 
 
 def _lent_elsewhere(party: Party, lent: Lent, locate: Locate) -> UnsupportedState:
@@ -146,7 +149,7 @@ def _lent_elsewhere(party: Party, lent: Lent, locate: Locate) -> UnsupportedStat
 
 
 def _elsewhere(there: Located) -> str:
-    return f"process {there.pid} of job {there.job}, which takes no part"
+    return f"process {there.pid} of job {there.job}, which {'has ended' if there.ended else 'takes no part'}"
 
 
 def _mib(size: int) -> str:
