@@ -20,13 +20,14 @@ from gcr.errors import DeadlinePassed, NoRoom
 from gcr.job.states import State
 from gcr.job.suspension import Suspension
 from gcr.peers.shares import NOTHING
+from gcr.processes import ProcessIdentity
 from gcr.protocol.wire import AgentPhase
 
 
 @pytest.fixture
 def job() -> Job:
     made = Job("llm", "token", World("nvidia"))
-    made.processes[1] = cast("Any", SimpleNamespace(state=State.QUIESCED, waits=False))
+    made.processes[1] = cast("Any", SimpleNamespace(state=State.QUIESCED, waits=False, identity=ProcessIdentity(1, 1)))
     return made
 
 
