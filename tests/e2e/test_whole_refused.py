@@ -12,6 +12,9 @@ import pytest
 from filed import Filed, back, refused, stop
 from machine import Machine, alive, kill
 from stored import image_code, store_of
+from worlds import ASCEND
+
+from gcr.image.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("criu")
 CLONE3 = 435  # on every architecture
@@ -25,8 +28,8 @@ def filed(machine: Machine, first: str = "") -> Iterator[Filed]:
     job.close()
 
 
-def error_of(machine: Machine, name: str) -> dict[str, str]:
-    gone = machine.gcr("checkpoint", "llm", "--image", name, "--stop", "--store", str(store_of(machine)))
+def error_of(machine: Machine, name: str, how: str = "--stop") -> dict[str, str]:
+    gone = machine.gcr("checkpoint", "llm", "--image", name, how, "--store", str(store_of(machine)))
     assert gone.code == 3, gone.body
     found: dict[str, str] = gone.body["error"]
     return found
@@ -59,6 +62,23 @@ def test_without_criu_nothing_stops(machine: Machine) -> None:
         before = job.ask()
         assert refused(machine, "night") == (3, "criu_unusable")
         assert job.ask() == before
+
+
+@pytest.mark.parametrize("machine", [ASCEND], indirect=True, ids=lambda world: world.name)
+@pytest.mark.parametrize("how", ["--stop", "--processes"])
+def test_a_context_that_no_plugin_of_criu_saves_is_named_also_when_the_job_is_suspended(
+    machine: Machine, job: Filed, how: str
+) -> None:
+    before, text = job.ask(), f"the context of process {job.pid} stays on its device (ascend): CRIU cannot save that"
+    error = error_of(machine, "night", how)
+    assert (error["code"], error["state"], error["message"]) == ("unsupported_state", "running", text)
+    assert job.ask() == before
+    assert machine.gcr("checkpoint", "llm").code == 0
+    error = error_of(machine, "night", how)
+    assert (error["code"], error["state"], error["message"]) == ("unsupported_state", "suspended", text)
+    machine.come_back()
+    assert job.ask() == before
+    assert not store_of(machine).exists() or not [*Store(store_of(machine)).images.names()]
 
 
 def test_an_image_that_cannot_come_back_here_is_refused_before_there_is_a_process(machine: Machine) -> None:

@@ -84,8 +84,10 @@ def _targets(node: Coordinator, job: Job) -> list[Target]:
 
 def _refuse_contexts(targets: Sequence[Target]) -> None:
     """Raises UnsupportedState if a process has its context on the device and no plugin of CRIU's saves that."""
-    left = [target for target in targets if target.process.state == State.DATA_SUSPENDED]
+    left = [each for each in targets if each.keeps_context or each.process.state == State.DATA_SUSPENDED]
     if left and not whole.takes_contexts(targets):
         refused: UnsupportedState = whole.context_stays(left[0])
+        if left[0].keeps_context:
+            raise refused
         refused.hint = f"gcr restore {left[0].process.job}; then checkpoint it with --stop"
         raise refused
