@@ -48,6 +48,7 @@ WIDE = {
 # Modules of core that open files for writing, and what they write. Images are written by gcr/image/ alone.
 WRITERS = {
     "gcr/criu/pagemap.py": "a pagemap of CRIU's without zeros",
+    "gcr/criu/saving.py": "which pid the kernel gave last",
     "gcr/job/journal.py": "decision records",
     "gcr/rendezvous/folder.py": "which daemon a folder belongs to",
     "gcr/serve/seat.py": "locks of models",

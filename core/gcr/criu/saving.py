@@ -6,6 +6,7 @@ with it ends the tree; without it, or if we are gone, the tree runs on as if not
 
 import ctypes
 import fcntl
+import logging
 import os
 import re
 import signal
@@ -24,12 +25,16 @@ from gcr.criu.statistics import DumpStatistics, RestoreStatistics
 from gcr.imageerrors import NotDumped, NotRestored
 from gcr.processes import identify, parent_pid
 
+log = logging.getLogger("gcr.criu")
+
 LOG = {RequestType.DUMP: "dump.log", RequestType.RESTORE: "restore.log"}
 _WARNINGS = 2  # log level
 _GHOSTS = 1 << 30  # bytes of a file that has no name any more and is open still
 _SAID = re.compile(r"Error \([^)]*\): (.*)")
 _NO_CAUSES = ("setup RLIMIT_NOFILE", "FAILED")  # the first is in every log where CRIU may not raise its limit
 _REAPED_S, _LOOK_S = 5.0, 0.005
+_PID_MAX, _LAST_PID = Path("/proc/sys/kernel/pid_max"), Path("/proc/sys/kernel/ns_last_pid")
+_SOON = 1 << 15  # pids that the kernel may give while CRIU is at work
 _PR_SET_CHILD_SUBREAPER = 36
 _BEHIND_STREAMS = 3  # the first number of a descriptor that is no standard stream
 _STOPPED, _RESTORED = "post-dump", "post-restore"  # stages
@@ -112,16 +117,50 @@ def restore(
 
 
 def wait_until_free(pids: Sequence[int]) -> None:
-    """Waits until no process, and no thread of one, has one of the pids. Raises NotRestored.
+    """Waits until no process, no thread of one and no group has one of the pids. Raises NotRestored.
 
     Processes that just ended have their pids until their new parent, init perhaps, has reaped them; and many that have
-    taken one meanwhile live for a moment only.
+    taken one meanwhile live for a moment only. Others that start from here on are not given one of the pids.
     """
-    end = time.monotonic() + _REAPED_S
-    while used := [pid for pid in pids if identify(pid)]:
+    end, keeps = time.monotonic() + _REAPED_S, True
+    while True:
+        keeps = keeps and _pass_over(pids)  # first: else one that is free here could be given away behind this look
+        if not (used := [pid for pid in pids if identify(pid) or _is_group(pid)]):
+            return
         if time.monotonic() > end:
             raise NotRestored(f"pid {used[0]} is in use", hint="try again once its process has ended")
         time.sleep(_LOOK_S)
+
+
+def _is_group(pid: int) -> bool:
+    """Returns whether processes are in the group of this number; it may outlive the process that had begun it."""
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _pass_over(pids: Sequence[int]) -> bool:
+    """Has the kernel go on behind the pids that it would give away soon. Returns False where it may not be told.
+
+    It gives all in turn, and then begins anew. CRIU takes its own by their numbers, in its own time.
+    """
+    try:
+        many, last = int(_PID_MAX.read_text()), int(_LAST_PID.read_text())
+        passed = 0
+        for ahead in sorted((pid - last) % many for pid in pids):
+            if ahead - passed > min(_SOON, many // 2):
+                break
+            passed = ahead
+        if passed:
+            _LAST_PID.write_text(str((last + passed) % many))
+    except OSError as error:
+        log.info("the pids of the processes are not kept free: %s", error)
+        return False
+    return True
 
 
 @contextmanager

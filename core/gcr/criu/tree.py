@@ -97,12 +97,13 @@ def bring_back(
     verify: Callable[[], object],
 ) -> RestoreStatistics | None:
     """Does as `saving.restore`, in the session of the caller. `given`: descriptors by CRIU's keys."""
+    await_ids(saved)
     wishes = _wishes(saved.joins, saved.allow, plugins)
     return saving.restore(program, saved.pids, folder, wishes, timeout, consent, given, True, verify)
 
 
 def await_ids(saved: SavedTree) -> None:
-    """Waits until no process or thread has an id of the tree. Raises NotRestored."""
+    """Waits until no process or thread has an id of the tree, and keeps these ids free. Raises NotRestored."""
     saving.wait_until_free([*saved.pids, *saved.threads])
 
 
