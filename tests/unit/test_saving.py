@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -291,3 +292,32 @@ def test_a_consent_may_take_longer_than_all_that_criu_does(tree: Tree) -> None:
     limit = 3.0
     saving.dump(CRIU, tree.root, tree.images, Wishes(), limit, lambda: time.sleep(limit + 0.5))
     assert os.waitpid(tree.root, 0)[1] == signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("lines", "word"),
+    [
+        (
+            ("pie: 12: Error (criu/pie/restorer.c:2185): Unable to create a thread: -17",),
+            "Unable to create a thread: -17",
+        ),
+        (
+            ("Error (criu/files.c:1): Can't open it", "Error (criu/cr-restore.c:1265): 12 exited, status=1"),
+            "Can't open it",
+        ),
+        (("pie: 12: Error (criu/pie/restorer.c:2332): Restorer fail 12",), "File exists"),
+        (
+            ("Error (criu/cr-restore.c:1490): 12 killed by signal 11: Segmentation fault",),
+            "12 killed by signal 11: Segmentation fault",
+        ),
+    ],
+)
+def test_the_cause_is_told_and_not_what_came_of_it(tmp_path: Path, lines: Sequence[str], word: str) -> None:
+    """What CRIU and a process that it makes write comes in any order."""
+    more = (
+        "Error (criu/cr-restore.c:2331): Restoring FAILED.",
+        "pie: 12: Error (criu/pie/restorer.c:2332): Restorer fail 12",
+    )
+    for each in ((*more, *lines), (*lines, *more)):
+        (tmp_path / "restore.log").write_text("\n".join(each))
+        assert saving._words(SimpleNamespace(cr_errno=17), tmp_path / "restore.log") == word
