@@ -18,7 +18,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import Thread
@@ -56,6 +56,7 @@ from gcr.runtime import socket_path
 log = logging.getLogger("gcr.daemon")
 
 POLL = 0.005
+LOOKED_S = 5.0  # for CRIU to look; it tries what it needs on children that it stops
 END_S = 30.0  # for the processes to end
 DUMP_S, DUMP_BYTES_PER_S = 60.0, 100e6  # CRIU's time, and more for each byte that a process has in memory
 _TOLD = 3  # obstacles in one message
@@ -85,6 +86,7 @@ class Whole(Struct):
     def look(self) -> None:
         """Has the helper look at the processes, beside what the caller does next. Each agent has come by now."""
         looking = self._looking = Future()
+        looking.set_running_or_notify_cancel()
         asked = self._asked()
 
         def look() -> None:
@@ -154,7 +156,9 @@ class Whole(Struct):
         )
 
     def close(self) -> None:
-        """Ends the helper. A tree that it has dumped and not ended runs on."""
+        """Ends the helper once it has looked. A tree that it has dumped and not ended runs on."""
+        if self._looking.running():
+            wait([self._looking], LOOKED_S)
         self.helper.channel.close()
 
     def _folder(self) -> AbstractContextManager[Path]:
