@@ -8,7 +8,7 @@ import pytest
 from filed import Filed, back, refused, stop
 from machine import Machine, alive
 from stored import store_of
-from worlds import AMD, NVIDIA, slowly
+from worlds import NVIDIA, saved_whole, slowly
 
 from gcr.image.files.manifest import Cut
 from gcr.image.store.store import Store
@@ -21,7 +21,7 @@ def names(machine: Machine) -> list[str]:
     return [*Store(store_of(machine)).images.names()]
 
 
-@pytest.mark.parametrize("machine", [NVIDIA, AMD], indirect=True, ids=lambda world: world.name)
+@saved_whole()
 def test_a_stopped_job_is_in_its_image_alone_and_comes_back_as_it_was_generation_after_generation(
     machine: Machine, job: Filed
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_job_whose_processes_were_saved_goes_on_and_comes_back_after_its_end(
     assert job.ask() == before
 
 
-@pytest.mark.parametrize("machine", [NVIDIA, AMD], indirect=True, ids=lambda world: world.name)
+@saved_whole()
 def test_a_job_that_is_suspended_already_is_stopped_as_it_lies_there(machine: Machine, job: Filed) -> None:
     before = job.ask()
     how = machine.where.options

@@ -19,16 +19,20 @@ import pytest
 from filed import Filed
 from machine import PATIENCE, Answer, Machine, until
 from stored import store_of
-from worlds import SLOW
+from worlds import SLOW, saved_whole
 
 from gcr.image.store.store import Store
 from gcr.processes import descendants, parent_pid
 
-pytestmark = pytest.mark.usefixtures("criu")
+pytestmark = [
+    pytest.mark.usefixtures("criu"),
+    pytest.mark.timeout(900),
+    saved_whole(),
+]
 
 FEW, MANY = 1, 50
 STOP_S, RESTORE_S = 1.6, 1.0  # about as long as each takes
-LASTING = ("running", "suspended")
+LASTING = ("running", "suspended", "data_suspended")
 
 Party = Callable[[Machine, Filed], list[int]]
 
@@ -105,7 +109,7 @@ def brought_back(machine: Machine, job: Filed, name: str, before: str) -> None:
         assert name in names(machine), f"the job is gone, and there is no image {name}"
         done = restore(machine, name).result(PATIENCE)
         assert done.code == 0, done.body
-    elif state == "suspended":
+    elif state != "running":
         machine.come_back()
     assert job.ask() == before
 
@@ -120,7 +124,6 @@ def rows(parties: Sequence[Party]) -> list[Any]:
     return first + [pytest.param(party, MANY, marks=SLOW, id=f"{party.__name__}-{MANY}") for party in parties]
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("party", "count"), rows(OURS))
 def test_a_death_during_a_stop_loses_nothing(machine: Machine, job: Filed, party: Party, count: int) -> None:
     draw, before, struck = random.Random(f"{party.__name__} {count}"), job.ask(), 0
@@ -138,7 +141,6 @@ def test_a_death_during_a_stop_loses_nothing(machine: Machine, job: Filed, party
         machine.gcr("rm", name, "--store", str(store_of(machine)))
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("party", "count"), rows(OF_THE_RESTORE))
 def test_a_death_during_the_restore_loses_nothing(machine: Machine, job: Filed, party: Party, count: int) -> None:
     draw, before, struck = random.Random(f"{party.__name__} {count}"), job.ask(), 0

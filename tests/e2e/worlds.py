@@ -125,6 +125,7 @@ ASCEND_DATA = World("ascend-data", "ascend", "acl_told.py", data_only=True, copi
 
 WORLDS = (NVIDIA, NOEXPORT, AMD, AMD_LEAK, AMD_QUIRKS, ASCEND, ASCEND_DATA)
 FOREMOST = (NVIDIA, AMD, AMD_QUIRKS, ASCEND)  # every time; the others with the slow tests
+WHOLE = (NVIDIA, AMD)
 
 
 def here() -> tuple[World, ...]:
@@ -136,6 +137,11 @@ def everywhere(*, slow: Iterable[World] = ()) -> pytest.MarkDecorator:
     """Once in each world; in some of them only with the slow tests."""
     later = {*slow, *(world for world in WORLDS if world not in FOREMOST)}
     return pytest.mark.parametrize("machine", [at(world, slow=world in later) for world in here()], indirect=True)
+
+
+def saved_whole() -> pytest.MarkDecorator:
+    """Once in each world whose processes CRIU saves."""
+    return pytest.mark.parametrize("machine", WHOLE, indirect=True, ids=lambda world: world.name)
 
 
 def at(world: World, *more: Any, slow: bool = False, name: str = "") -> Any:
