@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from filed import Filed, back, stop
-from machine import PATIENCE, Machine, alive, until
+from machine import PATIENCE, Machine, alive
 from stored import store_of
 from test_whole_deaths import (
     MANY,
     Party,
+    at_rest,
     criu,
     criu_helper,
     daemon,
@@ -35,7 +36,6 @@ pytestmark = [
     pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="/dev/fuse is not there to stand for /dev/kfd"),
 ]
 PARK_S, RESTORE_S = 1.2, 1.0  # about as long as each takes
-LASTING = ("running", "suspended", "data_suspended")
 FEW = 2
 
 
@@ -56,16 +56,7 @@ def rows(*parties: Party) -> list[object]:
 
 def brought_back(machine: Machine, job: Filed, before: str) -> None:
     """Brings the job back from wherever it is, looks at it, and sees to it that it has a parent."""
-
-    def rest() -> str | None:
-        row = machine.job("llm")
-        return "gone" if row is None else row["state"] if row["state"] in LASTING and not row["changing"] else None
-
-    state = until(rest, PATIENCE, "the job comes to rest")
-    if state in LASTING[1:] and (failed := machine.ask("restore", "llm")).code:
-        assert failed.body["error"]["state"] == "exited", failed.body  # its processes died with CRIU and its parent
-        state = until(lambda: rest() == "gone" and "gone", PATIENCE, "the job is forgotten")
-    if state == "gone":
+    if at_rest(machine) == "gone":
         failed = machine.gcr("restore", "llm")
         done = machine.gcr(*failed.body["error"]["hint"].split()[1:])
         assert done.code == 0, (failed.body, done.body)

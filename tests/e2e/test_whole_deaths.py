@@ -97,20 +97,29 @@ def names(machine: Machine) -> Sequence[str]:
     return [*Store(store_of(machine)).images.names()] if store_of(machine).exists() else []
 
 
-def brought_back(machine: Machine, job: Filed, name: str, before: str) -> None:
-    """Brings the job back from wherever it is, and looks at it."""
+def at_rest(machine: Machine) -> str:
+    """Brings the job back where it lies suspended. Returns `running`, or `gone`."""
 
     def rest() -> str | None:
         row = machine.job("llm")
         return "gone" if row is None else row["state"] if row["state"] in LASTING and not row["changing"] else None
 
     state = until(rest, PATIENCE, "the job comes to rest")
-    if state == "gone":
+    if state in LASTING[1:]:
+        back = machine.ask("restore", "llm")
+        if not back.code:
+            return "running"
+        assert back.body["error"]["state"] == "exited", back.body  # its processes died with CRIU and its parent
+        state = until(lambda: rest() == "gone" and "gone", PATIENCE, "the job is forgotten")
+    return state
+
+
+def brought_back(machine: Machine, job: Filed, name: str, before: str) -> None:
+    """Brings the job back from wherever it is, and looks at it."""
+    if at_rest(machine) == "gone":
         assert name in names(machine), f"the job is gone, and there is no image {name}"
         done = restore(machine, name).result(PATIENCE)
         assert done.code == 0, done.body
-    elif state != "running":
-        machine.come_back()
     assert job.ask() == before
 
 
