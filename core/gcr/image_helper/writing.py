@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
 from gcr import config
 from gcr.criu.pages import chunk_sizes
@@ -169,7 +168,7 @@ class Writing(Struct):
             unpublished = Unpublished(asked, tables, written, refused)
             if held:
                 self._held = unpublished
-                return ops.Written(**asdict(self._costs(counts, unpublished)), parent_refused=refused)
+                return _written(self._costs(counts, unpublished), refused)
             return self._published(unpublished, (), began)
 
     def _add_folder(self, folder: Path, request: Request) -> ops.Written:
@@ -190,7 +189,7 @@ class Writing(Struct):
         self.streams.let_go()
         reach("image.published")
         log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.costs.bytes_written, time.monotonic() - began)
-        return ops.Written(**asdict(manifest.costs), parent_refused=held.refused)
+        return _written(manifest.costs, held.refused)
 
     @contextmanager
     def _kept_locked(self, held: bool = False) -> Iterator[None]:
@@ -234,6 +233,17 @@ class Writing(Struct):
             bytes_zero=counts.zero,
             bytes_written=counts.written,
         )
+
+
+def _written(costs: Costs, refused: str | None) -> ops.Written:
+    return ops.Written(
+        parent=costs.parent,
+        bytes_total=costs.bytes_total,
+        bytes_changed=costs.bytes_changed,
+        bytes_zero=costs.bytes_zero,
+        bytes_written=costs.bytes_written,
+        parent_refused=refused,
+    )
 
 
 def _as_imaged(asked: ops.Write, table: SealedTable) -> ops.ImagedAs:
