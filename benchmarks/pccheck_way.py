@@ -24,7 +24,7 @@ HEAD_BYTES = 4096
 WRITERS = 3  # threads a save; the paper's tuner takes two or three
 MEMORY = 2.0  # of the state, in page-locked chunks
 
-Part = tuple[int, torch.Tensor]  # its offset in a slot, and its bytes on the device
+Part = tuple[int, Sequence[torch.Tensor]]  # its offset in a slot, and its bytes on the device: a chunk of them at most
 
 
 class Slots:
@@ -70,9 +70,9 @@ class ByPccheck:
     def __init__(self, store: Path, tensors: Sequence[torch.Tensor], in_flight: int) -> None:
         store.mkdir(parents=True, exist_ok=True)
         self._parts = list(parts_of(tensors))
-        size = sum(part.numel() for _, part in self._parts)
+        size = sum(each.numel() for _, pieces in self._parts for each in pieces)
         self._slots = Slots(store / "slots", in_flight + 1, size)
-        self._device = self._parts[0][1].device
+        self._device = self._parts[0][1][0].device
         self._pinned = self._device.type == "cuda"
         self._stream = torch.cuda.Stream() if self._pinned else None
         self._chunks = SimpleQueue[torch.Tensor]()
