@@ -110,24 +110,22 @@ class ByPccheck:
 
     def _save(self, step: int, slot: int, ready: Any) -> None:
         try:
-            writes = [
-                self._writers.submit(self._write, slot, at, *self._taken(part, ready)) for at, part in self._parts
-            ]
+            taken = ((at, *self._taken(pieces, ready)) for at, pieces in self._parts)
+            writes = [self._writers.submit(self._write, slot, *each) for each in taken]
         finally:
             self._copied.set()
         for each in writes:
             each.result()
         self._slots.commit(step, slot)
 
-    def _taken(self, part: torch.Tensor, ready: Any) -> tuple[torch.Tensor, int]:
-        """Returns a chunk with a part's bytes, and their number. Chunks are copied one after the other."""
-        chunk, size = self._chunks.get(), part.numel()
+    def _taken(self, pieces: Sequence[torch.Tensor], ready: Any) -> tuple[torch.Tensor, int]:
+        """Returns a chunk with the bytes of a part, and their number. Chunks are copied one after the other."""
+        chunk = self._chunks.get()
         if self._stream is None:
-            chunk[:size].copy_(part)
-            return chunk, size
+            return chunk, put(pieces, chunk)
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(ready)
-            chunk[:size].copy_(part, non_blocking=True)
+            size = put(pieces, chunk)
             copied = torch.cuda.Event()
             copied.record()
         copied.synchronize()
@@ -139,9 +137,12 @@ class ByPccheck:
 
     def load(self, _step: int, _state: object) -> None:
         chunk = self._chunks.get()
-        for at, part in self._parts:
-            self._slots.read(at, memoryview(chunk.numpy())[: part.numel()])
-            part.copy_(chunk[: part.numel()])
+        for at, pieces in self._parts:
+            size, done = sum(each.numel() for each in pieces), 0
+            self._slots.read(at, memoryview(chunk.numpy())[:size])
+            for each in pieces:
+                each.copy_(chunk[done : done + each.numel()])
+                done += each.numel()
         self._chunks.put(chunk)
 
     def close(self) -> None:
@@ -151,10 +152,25 @@ class ByPccheck:
         os.close(self._slots.fd)
 
 
-def parts_of(tensors: Sequence[torch.Tensor]) -> Iterator[Part]:
-    """Yields the bytes of the tensors, back to back, in parts of a chunk at most."""
+def put(pieces: Sequence[torch.Tensor], chunk: torch.Tensor) -> int:
+    """Copies pieces to a chunk, back to back. Returns their bytes."""
     at = 0
+    for each in pieces:
+        chunk[at : at + each.numel()].copy_(each, non_blocking=True)
+        at += each.numel()
+    return at
+
+
+def parts_of(tensors: Sequence[torch.Tensor]) -> Iterator[Part]:
+    """Yields the bytes of the tensors, back to back, in parts of a chunk."""
+    at, size, pieces = 0, 0, list[torch.Tensor]()
     for tensor in tensors:
-        for part in tensor.detach().view(-1).view(torch.uint8).split(CHUNK_BYTES):
-            yield at, part
-            at += part.numel()
+        left = tensor.detach().view(-1).view(torch.uint8)
+        while left.numel():
+            pieces.append(left[: CHUNK_BYTES - size])
+            left, size = left[CHUNK_BYTES - size :], size + pieces[-1].numel()
+            if size == CHUNK_BYTES:
+                yield at, pieces
+                at, size, pieces = at + size, 0, []
+    if pieces:
+        yield at, pieces
