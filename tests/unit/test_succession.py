@@ -24,7 +24,8 @@ def server(oldest=1, newest=3, busy=False, settled=True):
     job = SimpleNamespace(name="llm", living=[SimpleNamespace(peer=peer)], busy=busy, turn=turn)
     jobs = SimpleNamespace(all=lambda: [job], awaited=None)
     presence = SimpleNamespace(come=None, gone=None, awaited=None)
-    return Server(SimpleNamespace(), SimpleNamespace(jobs=jobs), frozenset(), presence)
+    node = SimpleNamespace(jobs=jobs, contexts=SimpleNamespace())
+    return Server(SimpleNamespace(), node, frozenset(), presence)
 
 
 def test_versions_in_their_order():

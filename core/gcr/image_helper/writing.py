@@ -168,7 +168,7 @@ class Writing(Struct):
             unpublished = Unpublished(asked, tables, written, refused)
             if held:
                 self._held = unpublished
-                return _written(self._costs(counts, unpublished), refused)
+                return ops.Written(**self._costs(counts, unpublished).uncompressed(), parent_refused=refused)
             return self._published(unpublished, (), began)
 
     def _add_folder(self, folder: Path, request: Request) -> ops.Written:
@@ -189,7 +189,7 @@ class Writing(Struct):
         self.streams.let_go()
         reach("image.published")
         log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.costs.bytes_written, time.monotonic() - began)
-        return _written(manifest.costs, held.refused)
+        return ops.Written(**manifest.costs.uncompressed(), parent_refused=held.refused)
 
     @contextmanager
     def _kept_locked(self, held: bool = False) -> Iterator[None]:
@@ -233,17 +233,6 @@ class Writing(Struct):
             bytes_zero=counts.zero,
             bytes_written=counts.written,
         )
-
-
-def _written(costs: Costs, refused: str | None) -> ops.Written:
-    return ops.Written(
-        parent=costs.parent,
-        bytes_total=costs.bytes_total,
-        bytes_changed=costs.bytes_changed,
-        bytes_zero=costs.bytes_zero,
-        bytes_written=costs.bytes_written,
-        parent_refused=refused,
-    )
 
 
 def _as_imaged(asked: ops.Write, table: SealedTable) -> ops.ImagedAs:

@@ -124,6 +124,7 @@ def test_a_helper_that_is_killed_costs_one_save_whenever_that_is(run: Run, saver
         files: list[File] = [("0.0", memoryview(regions[0].memory(0, (16 << 20) - step)).cast("B"))]
         saver.write([], run, 0, [("0", memoryview(b"x"))])  # there is a helper
         began, after = time.monotonic(), drawn.uniform(0, 1.5) * longest
+        process = saver._process
         killer = subprocess.Popen(["sh", "-c", f"sleep {after}; kill -9 {pid_of(saver)}"]) if longest else None
         try:
             saved(run, step, lambda: saver.write(regions, run, step, files, SMALL))  # noqa: B023
@@ -132,7 +133,7 @@ def test_a_helper_that_is_killed_costs_one_save_whenever_that_is(run: Run, saver
         except PeerGone as error:
             assert "save helper was ended by signal 9" in error.message
         if killer:
-            assert killer.wait() == 0 and saver._process and saver._process.wait() == -signal.SIGKILL
+            assert killer.wait() == 0 and process and process.wait() == -signal.SIGKILL
         assert run.steps() == kept
     assert 0 < len(kept) < 12
     assert all(run.verify(step) for step in kept)

@@ -15,7 +15,6 @@ from pathlib import Path
 from threading import Event, Thread
 
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
 from gcr.api import jobevents
 from gcr.api.requests import CheckpointRequest
@@ -193,7 +192,7 @@ class Imaging(Struct, eq=False):
             with suppress(NoSuchImage):
                 manifest = self._published()
                 if manifest.created == facts.created:
-                    return Written(**asdict(manifest.costs), parent_refused=self.parent_refused)
+                    return Written(**manifest.costs.uncompressed(), parent_refused=self.parent_refused)
             raise gone
 
     def _published(self) -> Manifest:

@@ -88,6 +88,10 @@ class Costs(Struct, frozen=True, kw_only=True):
     bytes_written: int
     bytes_stored: int | None = None
 
+    def uncompressed(self) -> dict[str, Any]:
+        """Returns the costs, by name, that images of jobs have: their packs are not compressed."""
+        return {name: value for name, value in asdict(self).items() if name != "bytes_stored"}
+
 
 class Beside(Struct, frozen=True):
     """Digests of the files beside the manifest: the references of the chunks, and their hashes."""
