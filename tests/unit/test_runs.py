@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gcr import processes
+from gcr.daemon.ended import note_job_end
 from gcr.daemon.jobs import Job
 from gcr.daemon.recall import recall_program
 from gcr.engine.node import World
@@ -130,8 +131,21 @@ def test_the_daemon_s_note_never_replaces_what_a_supervisor_wrote_or_will_write(
     runs.note_end("llm", "a1", "suspended")
     assert runs.all_runs()[0].end == replace(End.of_code(7), at=runs.all_runs()[0].end.at)  # type: ignore[union-attr]
     runs.write(run_of("other", supervisor=os.getpid()))
-    runs.note_end("other", "a1", "suspended")
+    assert not runs.note_end("other", "a1", "suspended")
     assert runs.runs_of("other")[0].end is None
+
+
+def test_a_supervisor_that_ends_last_keeps_no_end_from_being_noted() -> None:
+    """It is killed with the program, by a container's runtime for one, and may be there still when that is gone."""
+    with subprocess.Popen(["sleep", "60"]) as supervisor:
+        runs.write(run_of(identity=runs.identifier("token"), supervisor=supervisor.pid))
+        note_job_end("llm", "token", "stopped")
+        assert runs.runs_of("llm")[0].end is None
+        supervisor.kill()
+    latest = time.monotonic() + 10
+    while (end := runs.runs_of("llm")[0].end) is None or end.was != "stopped":
+        assert time.monotonic() < latest
+        time.sleep(0.01)
 
 
 def test_another_daemon_s_jobs_are_not_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

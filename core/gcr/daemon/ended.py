@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from threading import Thread
 
 from gcr import processes
 from gcr.daemon.jobs import Job
@@ -13,12 +14,27 @@ from gcr.runtime import socket_path
 log = logging.getLogger("gcr.daemon")
 
 
+SUPERVISOR_S, LOOK_S = 5.0, 0.05  # a supervisor that is killed with its program may be the last to go
+
+
 def note_job_end(job: str, token: str, was: str) -> None:
-    """Writes down the end of a job. `was`: its state then. Raises nothing."""
+    """Writes down the end of a job, once its supervisor is gone. `was`: its state then. Raises nothing."""
+    if not _noted(job, token, was):
+        Thread(target=_note_soon, args=(job, token, was), name="gcr-ended", daemon=True).start()
+
+
+def _note_soon(job: str, token: str, was: str) -> None:
+    end = time.monotonic() + SUPERVISOR_S
+    while time.monotonic() < end and not _noted(job, token, was):
+        time.sleep(LOOK_S)
+
+
+def _noted(job: str, token: str, was: str) -> bool:
     try:
-        note_end(job, identifier(token) if token else None, was)
+        return note_end(job, identifier(token) if token else None, was)
     except (OSError, GcrError) as error:
         log.warning("job %s: its end is not noted: %s", job, error)
+        return True
 
 
 def note_contained(job: Job) -> None:

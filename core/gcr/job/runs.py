@@ -212,19 +212,23 @@ def again(run: Run) -> Run:
     return _seen(_read(_path(run)) or run)
 
 
-def note_end(job: str, identity: str | None, was: str) -> None:
+def note_end(job: str, identity: str | None, was: str) -> bool:
     """Notes the end of a job whose supervisor was killed before it could. Raises OSError, UnsafeRuntime.
 
-    Without an `identity` the newest job of that name is meant. What a supervisor wrote stands.
+    Returns False where the supervisor lives, and may write it itself. Without an `identity` the newest job of that name
+    is meant. What a supervisor wrote stands.
     """
     named = (run for run in _ours() if run.job == job and identity in (None, run.id))
     run = max(named, key=lambda run: run.began, default=None)
-    if run is None or run.supervised:
-        return
+    if run is None:
+        return True
+    if run.supervised:
+        return False
     run = _read(_path(run)) or run  # its supervisor may have written just before it ended
     end = run.end or End(how=How.UNKNOWN, at=time.time())
     if end.how == How.UNKNOWN and end.was is None:
         write(replace(run, end=replace(end, was=was)))
+    return True
 
 
 def runs_of(job: str) -> list[Run]:
