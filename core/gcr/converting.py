@@ -11,7 +11,7 @@ import msgspec
 
 T = TypeVar("T")
 
-_known: set[object] = set()  # types whose fields are all found out, those of the types within them too
+_known: set[object] = set()  # msgspec knows the fields of these types, and of the types within them
 _turn = RLock()  # a Struct may convert others when it is made
 
 

@@ -40,7 +40,7 @@ class Contexts(Struct):
                 self._may[job.name] = job.decision.transaction
 
     def follow(self, hold: str) -> None:
-        """Has the context of the job leave whose memory, under this hold, was evicted. Raises nothing."""
+        """Has a job's context leave after its memory was evicted. `hold`: names that memory. Raises nothing."""
         self._begin(job for job in self._there() if any(process.hold == hold for process in job.begun))
 
     def make_way(self, devices: Collection[str]) -> None:
@@ -53,7 +53,7 @@ class Contexts(Struct):
         self.make_way({device for job in self.jobs.all() for device in _devices_of(job)})
 
     def _there(self) -> list[Job]:
-        """Returns the jobs whose contexts may leave, and that no command is changing."""
+        """Returns the jobs with a context that may leave, without those that a command is changing."""
         there = {job.name: job for job in self.jobs.all()}
         with self._lock:
             self._may = {name: number for name, number in self._may.items() if _is_of(there.get(name), number)}

@@ -36,7 +36,7 @@ class Residents(Struct):
 
     fleet: Fleet
     occupied: Occupied
-    evicted: Callable[[str], object]  # is told the hold of a process whose memory has made way
+    evicted: Callable[[str], object]  # gets the hold of a process after its memory was evicted
     _marks: dict[str, ExitStack] = field(default_factory=dict)  # by device
     _begun: int = 0  # calls of `stay` so far
     _ended: int = 0
