@@ -7,6 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import pytest
 from imaging import bytes_of
 
 from gcr.hashing.chunks import CHUNK_BYTES
@@ -16,9 +17,11 @@ from gcr.image.crypto.ciphers import cipher_of
 from gcr.image.files.names import PULLED
 from gcr.image.remote.pull import pull
 from gcr.image.remote.push import Moved, push
+from gcr.image.remote.remote import Remote
 from gcr.image.remote.transfer import Transfer
 from gcr.image.store.mark import MARK
 from gcr.image.store.store import Store
+from gcr.imageerrors import StoreUnusable
 
 OTHER = cipher_of(bytes(32))
 
@@ -48,3 +51,17 @@ def rewritten(path: Path, cipher: Cipher, change: Callable[[dict[str, object]], 
     change(document["image"])
     document["digest"] = name_of(json.dumps(document["image"], sort_keys=True).encode()).hex()
     path.write_bytes(cipher.encrypt(file, json.dumps(document).encode()))
+
+
+def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many parts come, one after the other; then nothing more does."""
+    real, came = Remote.part, []
+
+    def part(self: Remote, path: str, at: int, size: int) -> memoryview:
+        if len(came) == count:
+            raise StoreUnusable("the line is dead")
+        came.append(at)
+        return real(self, path, at, size)
+
+    monkeypatch.setattr(Remote, "part", part)
+    monkeypatch.setattr(Transfer, "at_once", lambda *_: 1)

@@ -10,13 +10,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from imaging import check, described, flipped, mapped, read
-from remotes import contents, pulled, pushed
+from remotes import contents, interrupted_after, pulled, pushed
 
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.entry import BLOCK
 from gcr.image.files.manifest import Manifest
-from gcr.image.remote.remote import Remote
-from gcr.image.remote.transfer import Transfer
 from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import Damaged, StoreUnusable
@@ -49,17 +47,8 @@ def test_a_pull_that_was_cut_short_is_taken_up(
 ) -> None:
     write(store)
     pushed(store, away)
-    real, came = Remote.part, []
-
-    def part(self: Remote, path: str, at: int, size: int) -> memoryview:
-        if len(came) == count:
-            raise StoreUnusable("the line is dead")
-        came.append(at)
-        return real(self, path, at, size)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Remote, "part", part)
-        patch.setattr(Transfer, "at_once", lambda *_: 1)
+        interrupted_after(count, patch)
         with pytest.raises(StoreUnusable, match="dead"):
             pulled(other, away)
     moved = pulled(other, away)

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from imaging import check, files, flipped, read, write
-from remotes import COMMON, OWN, contents, pulled, pushed
+from remotes import COMMON, OWN, contents, interrupted_after, pulled, pushed
 
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.entry import BLOCK
@@ -21,20 +21,6 @@ from gcr.image.remote.remote import Remote
 from gcr.image.remote.transfer import Transfer
 from gcr.image.store.store import Store
 from gcr.imageerrors import StoreBusy, StoreUnusable
-
-
-def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many parts come, one after the other; then nothing more does."""
-    real, came = Remote.part, []
-
-    def part(self: Remote, path: str, at: int, size: int) -> memoryview:
-        if len(came) == count:
-            raise StoreUnusable("the line is dead")
-        came.append(at)
-        return real(self, path, at, size)
-
-    monkeypatch.setattr(Remote, "part", part)
-    monkeypatch.setattr(Transfer, "at_once", lambda *_: 1)
 
 
 @pytest.mark.parametrize("count", range(11))

@@ -21,6 +21,7 @@ from gcr.serve.status import Seen
 from gcr.serve.upstream import Found, Moved
 
 PATIENCE = 30.0
+TIGHT = {"total": 10, "sizes": {"a": 6, "b": 6}}  # of FakeJobs: the device has room for one model
 
 
 @dataclass
