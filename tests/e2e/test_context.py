@@ -6,6 +6,7 @@ import signal
 import pytest
 from machine import Machine, kill, until
 from test_deaths import OURS, Who, strike
+from test_late import kill_daemon
 from test_resident import CONTEXT, MIB, come_back, resident
 
 STEPS = ("locked", "frozen", "decided", "committed_one")
@@ -86,8 +87,11 @@ def left(machine: Machine, name: str = "llm") -> bool:
 
 def test_a_job_that_begins_finds_the_device_free_of_context_and_memory(machine: Machine) -> None:
     job, before = machine.start()
-    for _ in range(2):
+    for daemon_dies in (False, False, True):
         suspend_for_a_while(machine)
+        if daemon_dies:
+            kill_daemon(machine)
+            assert machine.until_state("llm", "data_suspended", patience=20) == "data_suspended"
         other = machine.told("other")
         assert left(machine)
         machine.end(other)

@@ -29,10 +29,11 @@ def occupied() -> Iterator[Occupied]:
     os.close(made.fd)
 
 
-def suspended(jobs: Jobs, name: str, pid: int, device: str = ONE, kind: str = "data_only") -> Job:
+def suspended(jobs: Jobs, name: str, pid: int, device: str = ONE, later: bool = True) -> Job:
     process = Process(name, ProcessIdentity(pid, 1))
     process.suspension.ballast_by_device = {device: 5}
-    process.settle(State.DATA_SUSPENDED if kind == "data_only" else State.SUSPENDED)
+    process.settle(State.DATA_SUSPENDED)
+    kind = "context_later" if later else "data_only"
     decision: Any = SimpleNamespace(kind=kind, transaction=pid, away="", image=None)
     job = Job(name, name, World("nvidia"), processes={pid: process}, decision=decision)
     jobs.add(job)
@@ -59,8 +60,8 @@ def made(occupied: Occupied, save: Callable[[Job], object] = leaves) -> tuple[Jo
 def test_those_on_the_device_leave_and_only_where_a_checkpoint_said_that_they_may(occupied: Occupied) -> None:
     jobs, contexts, told = made(occupied)
     for name, pid, device in (("may", 7, ONE), ("elsewhere", 8, OTHER)):
-        contexts.may_leave(suspended(jobs, name, pid, device))
-    suspended(jobs, "by-hand", 9)  # with --data-only
+        suspended(jobs, name, pid, device)
+    suspended(jobs, "by-hand", 9, later=False)  # with --data-only
     contexts.make_way([ONE])
     assert told == ["may"]
     contexts.make_way_everywhere()
@@ -72,7 +73,7 @@ def test_those_on_the_device_leave_and_only_where_a_checkpoint_said_that_they_ma
 def test_one_follows_its_memory(occupied: Occupied) -> None:
     jobs, contexts, told = made(occupied)
     for name, pid in (("llm", 7), ("other", 8)):
-        contexts.may_leave(suspended(jobs, name, pid))
+        suspended(jobs, name, pid)
     contexts.follow("8.1")
     contexts.make_way([OTHER])
     until(lambda: told == ["other"], 10, "it leaves")
@@ -81,7 +82,7 @@ def test_one_follows_its_memory(occupied: Occupied) -> None:
 def test_a_job_that_has_run_since_keeps_its_context(occupied: Occupied) -> None:
     """It was suspended again, with --data-only."""
     jobs, contexts, told = made(occupied)
-    contexts.may_leave(job := suspended(jobs, "llm", 7))
+    job = suspended(jobs, "llm", 7)
     job.decision = SimpleNamespace(kind="data_only", transaction=99)  # type: ignore[assignment]
     contexts.make_way([ONE])
     assert told == []
@@ -90,7 +91,7 @@ def test_a_job_that_has_run_since_keeps_its_context(occupied: Occupied) -> None:
 def test_a_job_that_a_command_is_changing_is_left_alone(occupied: Occupied) -> None:
     """It may be the one that wants the room."""
     jobs, contexts, told = made(occupied)
-    contexts.may_leave(job := suspended(jobs, "llm", 7))
+    job = suspended(jobs, "llm", 7)
     with jobs.changing(job, "restore"):
         contexts.make_way([ONE])
     assert told == []
@@ -106,7 +107,7 @@ def test_one_that_cannot_leave_is_not_tried_again_for_each_program(
         raise error
 
     jobs, contexts, told = made(occupied, fails)
-    contexts.may_leave(suspended(jobs, "llm", 7))
+    suspended(jobs, "llm", 7)
     contexts.make_way([ONE])
     contexts.make_way([ONE])
     assert told == ["llm"] * again
@@ -122,7 +123,7 @@ def test_a_program_waits_while_one_leaves_and_not_for_ever(occupied: Occupied, m
         leaves(job)
 
     jobs, contexts, told = made(occupied, slow)
-    contexts.may_leave(job := suspended(jobs, "llm", 7))
+    job = suspended(jobs, "llm", 7)
     contexts.make_way([ONE])
     contexts.make_way([ONE])
     assert (told, job.state, occupied._holders[ONE]) == (["llm"], State.DATA_SUSPENDED, 1)

@@ -1,8 +1,9 @@
 """Contexts of suspended jobs that leave their devices once another program wants the room.
 
 A checkpoint with `context_later` leaves a context there while nothing else needs the room, beside the job's resident
-memory. Once that memory is evicted (residents.py), the driver saves the context, on a thread of its own. A program that
-finds no room, or begins, waits for contexts that are leaving, LEFT_WITHIN_S at most.
+memory. The journal says so, so a daemon that begins knows it. Once that memory is evicted (residents.py), the driver
+saves the context, on a thread of its own. A program that finds no room, or begins, waits for contexts that are leaving,
+LEFT_WITHIN_S at most.
 """
 
 import logging
@@ -16,6 +17,7 @@ from msgspec import Struct, field
 from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.occupied import Occupied
 from gcr.errors import GcrError, WrongState
+from gcr.job.decisions import CONTEXT_LATER
 from gcr.job.states import State
 
 log = logging.getLogger("gcr.daemon")
@@ -29,15 +31,9 @@ class Contexts(Struct):
     jobs: Jobs
     occupied: Occupied
     save: Callable[[Job], object] = lambda _job: None  # set by the server
-    _may: dict[str, int] = field(default_factory=dict)  # by job: the transaction of the checkpoint that said so
+    _stays: dict[str, int] = field(default_factory=dict)  # by job: the transaction after which it could not leave
     _leaving: dict[str, Thread] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
-
-    def may_leave(self, job: Job) -> None:
-        """Notes that the context of a job that has just been suspended may leave, until the job runs again."""
-        if job.decision:
-            with self._lock:
-                self._may[job.name] = job.decision.transaction
 
     def follow(self, hold: str) -> None:
         """Has a job's context leave after its memory was evicted. `hold`: names that memory. Raises nothing."""
@@ -54,10 +50,11 @@ class Contexts(Struct):
 
     def _there(self) -> list[Job]:
         """Returns the jobs with a context that may leave, without those that a command is changing."""
-        there = {job.name: job for job in self.jobs.all()}
+        there = {job.name: transaction for job in self.jobs.all() if (transaction := _left_by(job))}
         with self._lock:
-            self._may = {name: number for name, number in self._may.items() if _is_of(there.get(name), number)}
-            return [there[name] for name in self._may if not there[name].busy]
+            self._stays = {name: number for name, number in self._stays.items() if there.get(name) == number}
+            may = there.keys() - self._stays.keys()
+        return [job for job in self.jobs.all() if job.name in may and not job.busy]
 
     def _begin(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
@@ -79,7 +76,7 @@ class Contexts(Struct):
         except GcrError as error:
             log.warning("job %s: its context stays: %s", job.name, error)
             with self._lock:
-                self._may.pop(job.name, None)
+                self._stays[job.name] = _left_by(job)
         finally:
             with self._lock:
                 self._leaving.pop(job.name, None)
@@ -93,11 +90,11 @@ class Contexts(Struct):
                 thread.join(max(0.0, end - time.monotonic()))
 
 
-def _is_of(job: Job | None, transaction: int) -> bool:
-    """Returns whether the job is as that checkpoint has left it: its data is away, and its context is there."""
-    decision = job.decision if job else None
-    same = decision is not None and (decision.kind, decision.transaction) == ("data_only", transaction)
-    return same and job is not None and job.state is State.DATA_SUSPENDED
+def _left_by(job: Job) -> int:
+    """Returns the transaction of the checkpoint that has left the job's context on its devices for now; 0 for none."""
+    decision = job.decision
+    later = decision is not None and decision.kind == CONTEXT_LATER and job.state is State.DATA_SUSPENDED
+    return decision.transaction if decision and later else 0
 
 
 def _devices_of(job: Job) -> set[str]:

@@ -153,7 +153,7 @@ def _unlocked_phase(node: Coordinator, job: Job, pid: int) -> ControlPhase:
 
 
 def _suspended(job: Job, record: DecisionRecord, identity: ProcessIdentity, known: ProcessDecision) -> Process:
-    data_only = record.kind == "data_only"
+    data_only = record.data_only
     at_rest = State.DATA_SUSPENDED if data_only else State.SUSPENDED
     return Process(
         job.name,

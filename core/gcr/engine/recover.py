@@ -102,7 +102,7 @@ def _suspend_or_lose(target: Target, node: Node, decision: DecisionRecord) -> No
 def _suspend(target: Target, node: Node, decision: DecisionRecord) -> None:
     """Finishes a checkpoint that was decided: a restore that had begun is taken back, all memory released."""
     status = target.process.look().status
-    data_only = decision.kind == "data_only"
+    data_only = decision.data_only
     if data_only and status.flags & AgentFlag.FROZEN:  # its control state was about to leave as well
         with way_back(target):
             target.control_state.thaw(node.config.control_s)

@@ -42,7 +42,7 @@ class Restore(Struct):
     @property
     def data_only(self) -> bool:
         """Tells, until the decision, whether the control state never left."""
-        return self.decision.kind == "data_only"
+        return self.decision.data_only
 
     def ballast(self, target: Target, device: str) -> int:
         """Returns the bytes that the driver will need on a device."""

@@ -22,18 +22,25 @@ class Options(Struct, frozen=True):
     """The caller's wishes. `paranoid`: chunks with equal hashes are compared byte by byte.
 
     resident: the memory stays on its devices until another program needs the room
+    context_later: so does the driver's context
     """
 
     way: Way = Way.WHOLE
     live: bool = False
     paranoid: bool = False
     resident: bool = False
+    context_later: bool = False
 
     @classmethod
     def off_the_device(
-        cls, data_only: bool, live: bool = False, paranoid: bool = False, resident: bool = False
+        cls,
+        data_only: bool,
+        live: bool = False,
+        paranoid: bool = False,
+        resident: bool = False,
+        context_later: bool = False,
     ) -> Self:
-        return cls(Way.DATA_ONLY if data_only else Way.WHOLE, live, paranoid, resident)
+        return cls(Way.DATA_ONLY if data_only else Way.WHOLE, live, paranoid, resident, data_only and context_later)
 
     @property
     def data_only(self) -> bool:

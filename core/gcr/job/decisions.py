@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from gcr.errors import UsageError
 from gcr.processes import ProcessIdentity
 
-KINDS = ("checkpoint", "driver", "data_only", "restored")  # restored: decided to run again, gates still opening
+DATA_ONLY, CONTEXT_LATER = "data_only", "context_later"
+KINDS = ("checkpoint", "driver", DATA_ONLY, CONTEXT_LATER, "restored")
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError)
 JOB_OR_PID = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z|[0-9]+\Z")  # a job, or a pid for a process not started by gcr
 
@@ -63,6 +64,8 @@ class KeptImage(Struct, frozen=True):
 class DecisionRecord(Struct, frozen=True):
     """The job is suspended from here on. `decided_at`: seconds since the epoch. Raises UsageError for a bad name.
 
+    `kind`: `context_later` is `data_only` whose contexts leave once another program needs the room; `restored`: decided
+    to run again, and its gates are still opening.
     `environment`: what leads a worker to the job's (simulated) driver.
     `image`: where its bytes are, if they are in no host memory.
     `devices`: those of the machine, by UUID and model, of a job that another machine may bring back.
@@ -82,6 +85,11 @@ class DecisionRecord(Struct, frozen=True):
     devices: tuple[tuple[str, str], ...] = ()
     away: str = ""
     unreturned: tuple[Unreturned, ...] = ()
+
+    @property
+    def data_only(self) -> bool:
+        """Returns whether the driver's contexts are on the devices."""
+        return self.kind in (DATA_ONLY, CONTEXT_LATER)
 
     @property
     def given_up(self) -> frozenset[int]:

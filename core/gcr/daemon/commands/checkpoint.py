@@ -87,8 +87,6 @@ def _carried_out(
         at_rest = request.whole and not request.leave_running and resting.rests(job)
         way: Callable[..., Taken] = resting.into_image if at_rest else _taken_off
         report, imaging, saving = way(node, hold, course, request, image)
-        if request.context_later:
-            node.contexts.may_leave(job)
     if saving and imaging:
         return _of_the_whole(node, job, course, report, imaging, saving)
     if imaging:
@@ -352,7 +350,7 @@ class Attempt(Struct, frozen=True):
             raise whole.context_stays(keeping[0])
         node.jobs.claim(job, {device for target in keeping for device in target.books.counts})
         asked = self.request
-        options = Options.off_the_device(data_only, asked.live, asked.paranoid, asked.resident)
+        options = Options.off_the_device(data_only, asked.live, asked.paranoid, asked.resident, asked.context_later)
         work = Work.of(job.name, targets, node, course, options)
         if imaging and self.saving:
             plan = checkpoint.plan_of(work, partial(self._may_stop, targets, imaging, self.saving))

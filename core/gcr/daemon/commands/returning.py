@@ -105,7 +105,7 @@ def _suspend(process: Process, decision: DecisionRecord) -> None:
             process.suspension.ballast_by_device = dict(each.ballast)
             process.suspension.placement = Placement(each.now, each.tried)
             process.copied_out = each.copied_out
-            process.settle(State.DATA_SUSPENDED if decision.kind == "data_only" else State.SUSPENDED)
+            process.settle(State.DATA_SUSPENDED if decision.data_only else State.SUSPENDED)
 
 
 def _job_of(node: Coordinator, known: ContainedJob, may_use: Callable[[int], bool]) -> Job | None:

@@ -7,7 +7,7 @@ from gcr.engine.node import decide as write
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.work import Work
-from gcr.job.decisions import ProcessDecision, text_of
+from gcr.job.decisions import CONTEXT_LATER, DATA_ONLY, ProcessDecision, text_of
 
 
 def decide(work: Work) -> None:
@@ -18,7 +18,9 @@ def decide(work: Work) -> None:
 
 
 def kind(work: Work) -> str:
-    return "data_only" if work.options.data_only else "checkpoint"
+    if work.options.context_later:
+        return CONTEXT_LATER
+    return DATA_ONLY if work.options.data_only else "checkpoint"
 
 
 def records(work: Work) -> tuple[ProcessDecision, ...]:
