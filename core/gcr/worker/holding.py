@@ -60,10 +60,14 @@ class Holding:
 
         Memory that is resident beside this copy is taken instead. Returns its bytes, which need no refill.
         """
-        handles = self.copy(number).handles()
+        copy = self.copy(number)
+        handles = copy.handles()
         if there := self.memory.claim(number, [spec.id for spec in handles], ballast):
             return there
         self.memory.create(handles, ballast)
+        with copy.lock:
+            if copy.arriving:
+                copy.arriving.begin()
         return 0
 
     def stay(self, number: int) -> int:

@@ -205,7 +205,7 @@ class HostCopy(Struct):
             self.ring = None
 
     def reclaim(self, table: SealedTable, fds: Sequence[int]) -> None:
-        """Takes over the table of a suspended process, and its segments, which a thread maps and pins."""
+        """Takes over the table of a suspended process, and its segments, which `Holding.create` begins to pin."""
         with self.lock:
             self.refuse_given_up()
             self.specs = {h.spec.id: h.spec for h in table.handles}

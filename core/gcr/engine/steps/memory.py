@@ -74,7 +74,9 @@ class MakeMemory(Struct, frozen=True):
         cold = any(restore.node.warm_worker(target.world, device) is None for device in devices)
         restore.cold = restore.cold or cold
         flags = target.process.look().status.flags
-        return unexportable(flags) or target.comes_to_hidden() or not all(map(target.attach, devices))
+        must = unexportable(flags) or target.comes_to_hidden() or not all(map(target.attach, devices))
+        restore.course.mark("attached")
+        return must
 
     def _create(self, undo: Transaction, target: Target) -> bool:
         """Makes memory with the workers.
