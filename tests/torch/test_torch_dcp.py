@@ -98,6 +98,17 @@ def test_a_checkpoint_id_names_the_step(ranks: Any, tmp_path: Path) -> None:
     assert found == [[20] * 3, [10] * 3, "checkpoint_id 'final' names no step"]
 
 
+def test_a_load_goes_through_a_few_slots_none_of_which_is_used_before_its_copy_ended(
+    ranks: Any, tmp_path: Path
+) -> None:
+    """The next pieces are read while two are copied. A load that fails waits for its copies."""
+    unequal, copies, slots, reads, left = ranks(
+        "loading_programs.loads_late", store=str(tmp_path / "right"), wrong=False
+    )[0]
+    assert (unequal, copies, slots, reads, left) == ([], 2, 4, 4, 0)
+    assert ranks("loading_programs.loads_late", store=str(tmp_path / "wrong"), wrong=True) == [("damaged", 0)]
+
+
 def test_data_of_another_planner_is_kept(ranks: Any, tmp_path: Path) -> None:
     assert ranks("other_planner", store=str(tmp_path / "store")) == [([1.0] * 3, {"a": {1, 2}})]
 

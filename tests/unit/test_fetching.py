@@ -16,11 +16,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from imaging import bytes_of, mapped
+from msgspec.structs import replace
 
 from gcr.image.chunks.chunk import name_of
 from gcr.image.chunks.entry import BLOCK
 from gcr.image.chunks.index import Run
 from gcr.image.crypto.cipher import PLAIN
+from gcr.image.disk.bounce import huge_buffer
 from gcr.image.pack.reader import OpenPack, PackReader
 from gcr.image.pack.writer import PackWriter
 from gcr.image.read import fetching
@@ -84,6 +86,44 @@ def test_all_comes_and_is_told_of(fetcher: Fetcher, pack: PackReader, damaged: l
     assert memory == expected(1)
     assert told == [SIZE] * COUNT
     assert not damaged
+
+
+def test_a_run_that_fits_its_target_is_read_there_and_compared(
+    fetcher: Fetcher, pack: PackReader, damaged: list[PackReader]
+) -> None:
+    memory = huge_buffer(COUNT * SIZE)[: COUNT * SIZE]
+    groups = [replace(group, in_place=pack.fits(group.run, group.target)) for group in groups_of(pack, memory)]
+    assert all(group.in_place for group in groups)
+    assert not pack.fits(groups[0].run, memory[1 : SIZE + 1])  # no block of a disk begins there
+    assert not pack.fits(groups[0].run, memory[:BLOCK])
+    buffers = [fetcher._free.get() for _ in range(BUFFERS)]  # none is needed
+    fetcher.bring(groups, lambda _: None)
+    assert memory == expected(1)
+    damage(pack, 7)
+    with pytest.raises(Damaged, match=f"block {pack.chunks.borders[7]} "):
+        fetcher.bring(groups, lambda _: None)
+    assert damaged == [pack]
+    for each in buffers:
+        fetcher._free.put(each)
+
+
+def test_a_call_that_is_stopped_writes_to_no_target_any_more(
+    fetcher: Fetcher, pack: PackReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, memory = PackReader.take, bytearray(COUNT * SIZE)
+
+    def slow(self: PackReader, run: Run, stored: memoryview, target: memoryview) -> None:
+        time.sleep(0.02)
+        real(self, run, stored, target)
+
+    monkeypatch.setattr(PackReader, "take", slow)
+    call = fetcher.begin(groups_of(pack, memoryview(memory)), lambda _: None)
+    until(lambda: any(memory), 10, "the first groups come")
+    call.stop()
+    found = bytes(memory)
+    assert found != expected(1)
+    time.sleep(0.05)
+    assert memory == found
 
 
 def test_several_may_ask_at_once_for_several_packs(fetcher: Fetcher, tmp_path: Path) -> None:

@@ -3,11 +3,22 @@
 from collections.abc import Mapping
 from typing import Self
 
+from msgspec import Struct
+
 from gcr.checkpoints.run import Run
 from gcr.checkpoints.steps import RECORD
 from gcr.errors import UsageError
-from gcr.image.read.reader import ImageReader
+from gcr.image.disk.bounce import huge_buffer
+from gcr.image.read.fetching import GROUP_BYTES
+from gcr.image.read.reader import ImageReader, Reading
 from gcr.imageerrors import Damaged, WrongImage
+
+READ_BYTES = GROUP_BYTES  # of chunks that are read from the disk at once
+
+
+def memory_for(nbytes: int) -> memoryview:
+    """Returns fresh memory that a disk is read into fast: on huge pages, if the system has some. Raises OSError."""
+    return huge_buffer(nbytes)
 
 
 class Step:
@@ -50,20 +61,46 @@ class Step:
     def chunk_bytes(self) -> int:
         return self._reader.manifest.chunk_bytes
 
-    def read(self, file: str, begin: int, end: int, room: memoryview | None = None) -> memoryview:
-        """Returns the bytes of a file from `begin` up to `end`. Reads the chunks that have them.
+    def read(self, file: str, begin: int, end: int) -> memoryview:
+        """Returns the bytes of a file from `begin` up to `end`, in fresh memory. Raises Damaged, StoreUnusable."""
+        return self.begin(file, begin, end, memoryview(bytearray(self.room(file, begin, end)))).result()
 
-        room: memory to read into where it has as many bytes as those chunks; else the bytes are in fresh memory
-        A range that begins at a multiple of a power of two, up to 16, is in memory at such an address, as `room` is.
-        Raises Damaged, StoreUnusable, UsageError.
+    def room(self, file: str, begin: int, end: int) -> int:
+        """Returns the bytes of the chunks that have these bytes of a file. Raises Damaged, UsageError."""
+        first, until = self._chunks(file, begin, end)
+        return until - first
+
+    def begin(self, file: str, begin: int, end: int, room: memoryview) -> "Bytes":
+        """Begins to read the bytes of a file from `begin` up to `end`. Several ranges may be under way.
+
+        room: memory for the chunks that have them, `room()` bytes at least; the disk is read into it where it can be
+        A range that begins at a multiple of a power of two, up to 16, will be at such an address, as `room` is.
+        Raises Damaged, UsageError.
         """
-        size, chunk = self.size(file), self._reader.manifest.chunk_bytes
+        first, until = self._chunks(file, begin, end)
+        reading = self._reader.begin_chunks(file, first // self.chunk_bytes, room[: until - first])
+        return Bytes(reading, room[begin - first : end - first])
+
+    def _chunks(self, file: str, begin: int, end: int) -> tuple[int, int]:
+        """Returns where the chunks begin and end, in bytes, that have these bytes."""
+        size, chunk = self.size(file), self.chunk_bytes
         if not 0 <= begin <= end <= size:
             raise UsageError(f"file {file!r} of {size} bytes has no bytes from {begin} to {end}")
-        if begin == end:
-            return memoryview(bytearray())
-        first, until = begin // chunk, min(size, -(-end // chunk) * chunk)
-        size = until - first * chunk
-        found = room[:size] if room and len(room) >= size else memoryview(bytearray(size))
-        self._reader.read_chunks(file, first, found)
-        return found[begin - first * chunk : end - first * chunk]
+        first = begin // chunk * chunk
+        return first, first if begin == end else min(size, -(-end // chunk) * chunk)
+
+
+class Bytes(Struct, frozen=True):
+    """Bytes of a file that are being read. One of its methods must be called before their memory is used otherwise."""
+
+    reading: Reading
+    memory: memoryview
+
+    def result(self) -> memoryview:
+        """Waits for the bytes, and returns them, compared. Raises Damaged, StoreUnusable."""
+        self.reading.result()
+        return self.memory
+
+    def stop(self) -> None:
+        """Reads no more, and waits until nothing is written to the memory."""
+        self.reading.stop()

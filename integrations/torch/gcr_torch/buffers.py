@@ -3,21 +3,17 @@
 A buffer is a memory file, so another process can be lent it (gcr.checkpoints.helper).
 """
 
-import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import Any
 from weakref import finalize
 
 import torch
 from msgspec import Struct
 
 from gcr.checkpoints.region import Region
-from gcr_torch import tensors
-
-log = logging.getLogger("gcr.torch")
+from gcr_torch import pagelock, tensors
 
 ALIGNED = 64  # bytes between the beginnings of two tensors are a multiple
 
@@ -115,21 +111,9 @@ def padded(nbytes: int) -> int:
     return -(-nbytes // ALIGNED) * ALIGNED
 
 
-def _cudart() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
-
-
 def _pinned(region: Region) -> bool:
     """Page-locks memory for as long as it is there, where CUDA is in use. Returns whether it did."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not pagelock.lock(region.first, region.nbytes):
         return False
-    failed = int(_cudart().cudaHostRegister(region.first, region.nbytes, 0))
-    if failed:
-        log.warning("%d bytes of host memory cannot be page-locked: error %d of CUDA", region.nbytes, failed)
-        return False
-    finalize(region, _unpinned, region.first).atexit = False  # it runs before the older one, which unmaps
+    finalize(region, pagelock.unlock, region.first).atexit = False  # it runs before the older one, which unmaps
     return True
-
-
-def _unpinned(address: int) -> None:
-    _cudart().cudaHostUnregister(address)

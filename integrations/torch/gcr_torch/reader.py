@@ -6,18 +6,14 @@ Every chunk is compared with its name before a byte of it is handed on. Of a sha
 the rows which a rank wants, so a load on more ranks reads little more than each rank needs.
 """
 
-import io
 import os
 import pickle
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future as Pending
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
@@ -25,32 +21,19 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from gcr.checkpoints.loading import Step
+from gcr.checkpoints.loading import READ_BYTES, Step
 from gcr.checkpoints.run import Run, checked_step, run_in
 from gcr.errors import UsageError
 from gcr.imageerrors import Damaged, NoSuchImage, WrongImage
 from gcr_torch.held import Held
 from gcr_torch.ids import step_of
+from gcr_torch.pieces import an_object, rows_of
+from gcr_torch.pipeline import Piece, Pipeline
 from gcr_torch.record import PLANNER, from_json
-from gcr_torch.tensors import of_bytes
 
 Shards = dict[MetadataIndex, tuple[torch.dtype, torch.Size]]
 
-_AHEAD = 4  # pieces that are read while one is copied to its tensor
-_PIECE_BYTES = 32 << 20  # rows of a tensor that are read together, or one row
-
-
-class _Piece(NamedTuple):
-    """Some rows of the part of a tensor that an item wants, or all of what is no tensor with rows."""
-
-    item: ReadItem
-    first: int = 0
-    rows: int = 1
-    whole: int = 1  # rows that the item wants
-
-    @property
-    def last(self) -> bool:
-        return self.first + self.rows == self.whole
+_PIECE_BYTES = READ_BYTES  # of chunks that are read for a piece, or one row of a tensor
 
 
 class Reader(StorageReader):
@@ -132,20 +115,9 @@ class Reader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Reads all items into the tensors of the planner. Raises Damaged, StoreUnusable."""
-        shards, target = self._shards(), torch.empty(0)
-        for piece, found in self._read_ahead(self._pieces(plan.items, shards)):
-            item = piece.item
-            if item.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(item, found)
-                continue
-            if piece.first == 0:
-                target = planner.resolve_tensor(item).detach()
-                if target.size() != item.lengths:
-                    raise UsageError(f"{item.dest_index.fqn}: {[*item.lengths]} do not fit into {[*target.size()]}")
-            part = target.narrow(0, piece.first, piece.rows) if target.dim() else target
-            part.copy_(found)
-            if piece.last:
-                planner.commit_tensor(item, target)
+        most = max(1, _PIECE_BYTES // self._opened.thing.chunk_bytes) * self._opened.thing.chunk_bytes
+        with Pipeline(most) as pipeline:
+            pipeline.bring(self._pieces(plan.items, planner, most))
         self.close()
         done = Future[None]()
         done.set_result(None)
@@ -161,44 +133,20 @@ class Reader(StorageReader):
             for shard in tensor.chunks
         }
 
-    def _pieces(self, items: list[ReadItem], shards: Shards) -> Iterator[tuple[_Piece, Callable[[memoryview], Any]]]:
-        """Yields pieces in order, each with the call that reads it, into memory that it is given if that is enough."""
+    def _pieces(self, items: list[ReadItem], planner: LoadPlanner, most: int) -> Iterator[Piece]:
+        """Yields the pieces of all items, in order; see `rows_of`."""
+        step, shards = self._opened.thing, self._shards()
         for item in items:
+            file: str = self._metadata.storage_data[item.storage_index]
             if item.type == LoadItemType.BYTE_IO:
-                yield _Piece(item), partial(self._read_object, item)
+                yield an_object(step, file, item, planner)
                 continue
             dtype, sizes = self._checked(item, shards)
-            if not sizes:
-                yield _Piece(item), partial(self._read_rows, item, dtype, sizes, 0, 1)
-                continue
-            whole = item.lengths[0]
-            step = max(1, _PIECE_BYTES // max(1, prod(sizes[1:]) * dtype.itemsize))
-            for first in range(0, max(1, whole), step):
-                count = min(step, whole - first)
-                begin = item.storage_offsets[0] + first
-                read = partial(self._read_rows, item, dtype, sizes, begin, begin + count)
-                yield _Piece(item, first, count, whole), read
-
-    def _read_ahead(self, pieces: Iterator[tuple[_Piece, Callable[[memoryview], Any]]]) -> Iterator[tuple[_Piece, Any]]:
-        """Yields pieces in order, each with its tensor or its bytes, until the next one. A few more are read meanwhile.
-
-        Their memory is used again and again: to touch fresh memory may take longer than to read.
-        """
-        size = _PIECE_BYTES + 2 * self._opened.thing.chunk_bytes
-        free = [memoryview(bytearray(size)) for _ in range(_AHEAD + 1)]
-        begun: deque[tuple[_Piece, Pending[Any], memoryview]] = deque()
-        with ThreadPoolExecutor(_AHEAD, "gcr-load") as pool:
-            try:
-                for piece, read in pieces:
-                    room = free.pop()
-                    begun.append((piece, pool.submit(read, room), room))
-                    if not free:
-                        yield from _first_of(begun, free)
-                while begun:
-                    yield from _first_of(begun, free)
-            finally:
-                for _, each, _ in begun:
-                    each.cancel()
+            target = planner.resolve_tensor(item).detach()
+            if target.size() != item.lengths:
+                raise UsageError(f"{item.dest_index.fqn}: {[*item.lengths]} do not fit into {[*target.size()]}")
+            done = partial(planner.commit_tensor, item, target)
+            yield from rows_of(step, file, dtype, sizes, item, target, done, most)
 
     def _checked(self, item: ReadItem, shards: Shards) -> tuple[torch.dtype, torch.Size]:
         """Returns type and sizes of the shard that an item is a part of. Raises Damaged for a file of another size."""
@@ -207,27 +155,3 @@ class Reader(StorageReader):
         if step.size(self._metadata.storage_data[index]) != prod(sizes) * dtype.itemsize:
             raise Damaged.of(self.run.image(step.number), f"{index.fqn} has not the bytes of a {[*sizes]} of {dtype}")
         return dtype, sizes
-
-    def _read_object(self, item: ReadItem, _room: memoryview) -> io.BytesIO:
-        step, file = self._opened.thing, self._metadata.storage_data[item.storage_index]
-        return io.BytesIO(step.read(file, 0, step.size(file)))
-
-    def _read_rows(
-        self, item: ReadItem, dtype: torch.dtype, sizes: torch.Size, begin: int, end: int, room: memoryview
-    ) -> torch.Tensor:
-        """Returns rows of a shard, of each the part that the item wants."""
-        file, row = self._metadata.storage_data[item.storage_index], prod(sizes[1:]) * dtype.itemsize
-        data = self._opened.thing.read(file, begin * row, end * row, room)
-        found = of_bytes(data, dtype, (end - begin, *sizes[1:]) if sizes else ())
-        for dimension in range(1, len(sizes)):
-            found = found.narrow(dimension, item.storage_offsets[dimension], item.lengths[dimension])
-        return found
-
-
-def _first_of(
-    begun: deque[tuple[_Piece, Pending[Any], memoryview]], free: list[memoryview]
-) -> Iterator[tuple[_Piece, Any]]:
-    """Yields the piece that was begun first, and frees its memory afterwards."""
-    piece, found, room = begun.popleft()
-    yield piece, found.result()
-    free.append(room)

@@ -92,6 +92,7 @@ class AesPack:
     """The cipher of one pack. Its index has each chunk's tag besides, and ends with a tag of its own."""
 
     version = 2
+    is_plain = False
     record = Struct("<32sII16s")
 
     def __init__(self, key: bytes, memory: Bounce, tagged: Bounce) -> None:

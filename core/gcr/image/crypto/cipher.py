@@ -43,6 +43,7 @@ class PackCipher(Protocol):
     """The cipher of one pack. Thread-safe. `from_disk` and `from_index` raise Forged."""
 
     version: int
+    is_plain: bool  # chunks lie on the disk as they are
     record: Struct  # of one chunk in an index: name, block, bytes, and the tag in an encrypted one
 
     def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview], stored: memoryview) -> None:
@@ -88,6 +89,7 @@ class Cipher(Protocol):
 
 class PlainPack:
     version = 1
+    is_plain = True
     record = PLACED
 
     def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview], stored: memoryview) -> None:

@@ -36,7 +36,7 @@ def huge_buffer(size: int) -> memoryview:
     memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without huge pages: small ones serve as well
         memory.madvise(mmap.MADV_HUGEPAGE)
-    start = -_address(memoryview(memory)) % HUGE_PAGE
+    start = -address_of(memoryview(memory)) % HUGE_PAGE
     return memoryview(memory)[start : start + size]
 
 
@@ -58,7 +58,7 @@ def copy_all(sources: Sequence[memoryview], target: memoryview) -> None:
 
 def clear(target: memoryview) -> None:
     """Fills the target with zeros; other threads run meanwhile."""
-    ctypes.memset(_address(target), 0, len(target))
+    ctypes.memset(address_of(target), 0, len(target))
 
 
 def move_each(targets: Sequence[memoryview], sources: Sequence[memoryview]) -> None:
@@ -74,7 +74,7 @@ def move_each(targets: Sequence[memoryview], sources: Sequence[memoryview]) -> N
         if source.readonly or not source:
             target[:] = source
             continue
-        to, of, size = _address(target), _address(source), len(source)
+        to, of, size = address_of(target), address_of(source), len(source)
         if (pending[0] + pending[2], pending[1] + pending[2]) == (to, of):
             pending = pending[0], pending[1], pending[2] + size
         else:
@@ -83,5 +83,6 @@ def move_each(targets: Sequence[memoryview], sources: Sequence[memoryview]) -> N
     ctypes.memmove(*pending)
 
 
-def _address(memory: memoryview) -> int:
+def address_of(memory: memoryview) -> int:
+    """Returns the address of the first byte of memory that may be written. Raises ValueError for no bytes."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))

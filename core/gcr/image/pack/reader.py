@@ -13,7 +13,7 @@ from gcr.image.chunks.chunk import NAME_BYTES, name_of
 from gcr.image.chunks.entry import BLOCK, padded
 from gcr.image.chunks.index import Index, Run
 from gcr.image.crypto.cipher import COMPRESSED, PACK_VERSIONS, Cipher, Forged
-from gcr.image.disk.bounce import Bounce, copy_all, move_each
+from gcr.image.disk.bounce import Bounce, address_of, copy_all, move_each
 from gcr.image.disk.failing import readable
 from gcr.image.disk.pagecache import is_cached
 from gcr.image.disk.regular import open_file
@@ -79,11 +79,19 @@ class PackReader:
 
         Raises Damaged before it copies anything; LibraryMissing.
         """
-        plain = self._compared(run, stored)
+        plain = self.compared(run, stored)
         copy_all(run.pieces(plain), target)
 
-    def _compared(self, run: Run, stored: memoryview) -> memoryview:
-        """Returns the chunks, compared with their names, as they would lie if nothing were compressed."""
+    def fits(self, run: Run, target: memoryview) -> bool:
+        """Returns whether the run lies in the pack as it will in the target, so that `blocks` may read it into that."""
+        as_it_is = self._cipher.is_plain and self._layout is None
+        return as_it_is and run.stored_bytes == run.size == len(target) and not address_of(target) % BLOCK
+
+    def compared(self, run: Run, stored: memoryview) -> memoryview:
+        """Returns chunks that were read, as they would lie if nothing were compressed: `stored` where that `fits`.
+
+        Raises Damaged unless each is what its name says; LibraryMissing.
+        """
         laid = self._layout.laid(run) if self._layout else None
         with self._as_written():
             plain = self._cipher.from_disk(laid or run, stored)
@@ -127,7 +135,7 @@ class PackReader:
         for chunk in self.runs(0, len(self.chunks), BLOCK):
             block, size = self.extent(chunk)
             found = memoryview(file.bytes(block * BLOCK, size))
-            self._compared(chunk, found)
+            self.compared(chunk, found)
             if any(found[self._layout.laid(chunk).entries[0].size if self._layout else chunk.size :]):
                 raise Damaged.of(self.path, f"there is something behind the chunk at block {chunk.block}")
             yield size

@@ -2,6 +2,9 @@
 
 So the disk always has work, and is asked in order. Chunks wait in a few bounce buffers. The buffer that was freed last
 is used first, since the processor's cache may still hold it. No chunk is copied to its target before it was compared.
+
+A caller may give memory to read into in place of a bounce buffer (`Group.in_place`). It has bytes that are not compared
+until the call is over.
 """
 
 import os
@@ -26,11 +29,15 @@ WAITING = COMPARERS  # more buffers, with chunks that are compared
 
 
 class Group(Struct, frozen=True):
-    """Chunks that lie one behind the other in a pack, and their target, where they will."""
+    """Chunks that lie one behind the other in a pack, and their target, where they will.
+
+    in_place: they are read into the target and compared there; for a run that `PackReader.fits` the target
+    """
 
     pack: PackReader
     run: Run
     target: memoryview
+    in_place: bool = False
 
 
 class Fetcher:
@@ -57,34 +64,38 @@ class Fetcher:
         self._stack.close()
 
     def bring(self, groups: Iterable[Group], came: Callable[[int], object]) -> None:
-        """Brings all groups; `came` is called with bytes, on any thread. Several calls may run at once.
+        """Brings all groups. Raises as `Call.result`."""
+        self.begin(groups, came).result()
 
-        Raises the error of the first group that failed, Damaged or OSError; no group of the call is under way then.
-        """
-        call = _Call(came)
+    def begin(self, groups: Iterable[Group], came: Callable[[int], object]) -> "Call":
+        """Begins to bring all groups; `came` is called with bytes, on any thread. Several calls may be under way."""
+        call = Call(came)
         try:
             for number, group in enumerate(groups):
                 call.begin()
                 self._read(partial(self._fetch, _Job(call, number, group)))
-            call.wait()
         except BaseException as error:
             call.fail(-1, error)
-            call.wait()
-        call.refuse_failed()
+        return call
 
     def _fetch(self, job: "_Job") -> None:
-        """Reads a group into a buffer, which the comparison has from then on."""
-        buffer = self._free.get()
-        block, size = job.group.pack.extent(job.group.run)
-        stored = buffer[:size]
-        if self._does(job, lambda: self._at_hand(job.group.pack).blocks(block, stored)):
+        """Reads a group into its target or a buffer, which the comparison has from then on."""
+        group = job.group
+        block, size = group.pack.extent(group.run)
+        buffer = None if group.in_place else self._free.get()
+        stored = group.target if buffer is None else buffer[:size]
+        if self._does(job, lambda: self._at_hand(group.pack).blocks(block, stored)):
             self._compare(partial(self._take, job, buffer, stored))
         else:
             self._over(job, buffer)
 
-    def _take(self, job: "_Job", buffer: memoryview, stored: memoryview) -> None:
-        self._does(job, lambda: job.group.pack.take(job.group.run, stored, job.group.target))
-        self._does(job, lambda: job.call.came(len(job.group.target)))
+    def _take(self, job: "_Job", buffer: memoryview | None, stored: memoryview) -> None:
+        group = job.group
+        if buffer is None:
+            self._does(job, lambda: group.pack.compared(group.run, stored))
+        else:
+            self._does(job, lambda: group.pack.take(group.run, stored, group.target))
+        self._does(job, lambda: job.call.came(len(group.target)))
         self._over(job, buffer)
 
     def _does(self, job: "_Job", step: Callable[[], object]) -> bool:
@@ -102,8 +113,9 @@ class Fetcher:
             return False
         return True
 
-    def _over(self, job: "_Job", buffer: memoryview) -> None:
-        self._free.put(buffer)
+    def _over(self, job: "_Job", buffer: memoryview | None) -> None:
+        if buffer is not None:
+            self._free.put(buffer)
         job.call.end()
 
     def _at_hand(self, pack: PackReader) -> OpenPack:
@@ -116,7 +128,7 @@ class Fetcher:
         return self._hand.file
 
 
-class _Call:
+class Call:
     """Groups that are asked for together. Thread-safe."""
 
     def __init__(self, came: Callable[[int], object]) -> None:
@@ -135,8 +147,25 @@ class _Call:
             if not self._under_way:
                 self._changed.notify_all()
 
-    def wait(self) -> None:
-        """Waits until no group is under way."""
+    def result(self) -> None:
+        """Waits until no group is under way.
+
+        Raises, once, the error of the first group that failed, Damaged or OSError.
+        """
+        try:
+            self._wait()
+        except BaseException as error:
+            self.fail(-1, error)
+            self._wait()
+        self._refuse_failed()
+
+    def stop(self) -> None:
+        """Begins no other group, and waits until none is under way. There is no result then."""
+        self.fail(-1, InterruptedError("the call was stopped"))
+        self._wait()
+        self._failed = None
+
+    def _wait(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._under_way)
 
@@ -149,7 +178,7 @@ class _Call:
         """Returns whether this group, or one before it, has failed."""
         return self._failed is not None and self._failed[0] <= number
 
-    def refuse_failed(self) -> None:
+    def _refuse_failed(self) -> None:
         """Raises the error once; nothing refers to it any more then, nor it to the targets."""
         if self._failed:
             (_, error), self._failed = self._failed, None
@@ -162,7 +191,7 @@ class _Call:
 class _Job(Struct, frozen=True):
     """A group, and its number in the call."""
 
-    call: _Call
+    call: Call
     number: int
     group: Group
 

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import accumulate, takewhile
+from pathlib import Path
 from typing import Self
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gcr.errors import UsageError
@@ -20,7 +22,7 @@ from gcr.image.files.references import ZEROS
 from gcr.image.files.smallfiles import files_of
 from gcr.image.pack.format import Pack
 from gcr.image.pack.reader import PackReader
-from gcr.image.read.fetching import GROUP_BYTES, Fetcher, Group
+from gcr.image.read.fetching import GROUP_BYTES, Call, Fetcher, Group
 from gcr.image.read.places import Part, Places, checked_places
 from gcr.image.store.store import Store
 from gcr.imageerrors import Damaged
@@ -86,17 +88,22 @@ class ImageReader:
             raise UsageError(f"image {self.name} has no file {name!r} of {len(target)} bytes")
         self._bring(self._kept(name, left), target)
 
-    def read_chunks(self, name: str, first: int, target: memoryview) -> None:
-        """Reads whole chunks of a file, from the chunk `first` on, as many as `target` has bytes of.
+    def begin_chunks(self, name: str, first: int, target: memoryview) -> "Reading":
+        """Begins to read whole chunks of a file, from the chunk `first` on, as many as `target` has bytes of.
 
-        Raises UsageError for bytes that are no whole chunks of the file.
+        The target may have bytes that are not compared until the reading is over. Raises UsageError for bytes that are
+        no whole chunks of the file.
         """
         number, file = self._file(name)
-        sizes = [*islice((size for _, size in file.chunks(self.manifest.chunk_bytes)), first, None)]
-        ends = [*accumulate(sizes, initial=0)]
-        if len(target) not in ends:
+        chunks = range(number + first, number + file.chunk_count(self.manifest.chunk_bytes))
+        sizes = map(self._places.sizes.__getitem__, chunks)
+        ends = takewhile(len(target).__ge__, accumulate(sizes, initial=0))
+        count, end = max(enumerate(ends))
+        if end != len(target):
             raise UsageError(f"image {self.name}: {len(target)} bytes are no whole chunks of file {name!r}")
-        self._bring(self._placed(number + first, ends.index(len(target)), 0), target)
+        with usable(self.store.path):
+            groups = self._groups(self._placed(number + first, count, 0), target, in_place=True)
+            return Reading(self._fetcher.begin(groups, self.came), self.store.path)
 
     def stored(self, name: str, left: Sequence[Span] = ()) -> Iterator[tuple[int, int]]:
         """Yields what is not zeros of a file, run by run: offset without what is `left` out, and bytes."""
@@ -174,15 +181,16 @@ class ImageReader:
         with usable(self.store.path):
             self.store.images.hashes(self.manifest)
 
-    def _groups(self, wanted: Iterable[Wanted], target: memoryview) -> Iterator[Group]:
-        """Yields the chunks that lie in packs; fills those of zeros, which lie in none."""
+    def _groups(self, wanted: Iterable[Wanted], target: memoryview, in_place: bool = False) -> Iterator[Group]:
+        """Yields the chunks that lie in packs; fills those of zeros, which lie in none. `in_place`: where that fits."""
         for part, at in _joined(wanted):
             if part.pack == ZEROS:
                 self._clear(target[at : at + part.size])
                 continue
             pack = self._packs[part.pack]
             for run in pack.runs(part.there, part.until, GROUP_BYTES):
-                yield Group(pack, run, target[at : at + run.size])
+                there = target[at : at + run.size]
+                yield Group(pack, run, there, in_place and pack.fits(run, there))
                 at += run.size
 
     def _clear(self, target: memoryview) -> None:
@@ -193,6 +201,22 @@ class ImageReader:
     def _distrust(self, pack: PackReader) -> None:
         """Keeps later images from using a damaged pack."""
         self.store.packs.distrust(pack.path)
+
+
+class Reading(Struct, frozen=True):
+    """Chunks that are being read. One of its methods must be called before their memory is used otherwise."""
+
+    call: Call
+    store: Path
+
+    def result(self) -> None:
+        """Waits until all were read and compared. Raises Damaged, StoreUnusable; the target has any bytes then."""
+        with usable(self.store):
+            self.call.result()
+
+    def stop(self) -> None:
+        """Reads no more, and waits until nothing is written to the target."""
+        self.call.stop()
 
 
 def _joined(wanted: Iterable[Wanted]) -> Iterator[Wanted]:
