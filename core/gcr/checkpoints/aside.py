@@ -54,9 +54,9 @@ class Aside:
     """
 
     def __init__(self, timeout: float = SAFE_S) -> None:
-        """Has gcr make all ready for `begin`, meanwhile. The program may run, allocate and free.
+        """Asks gcr to make all ready for `begin`, and waits for nothing. The program may run, allocate and free.
 
-        Raises NoSuchJob without `gcr run`, DaemonUnavailable, PeerGone, DeadlinePassed after `timeout` seconds.
+        timeout: seconds that `begin` and `wait_for_copy` wait. Raises NoSuchJob without `gcr run`.
         """
         if not under_gcr():
             raise NoSuchJob("this program is not under gcr run")
@@ -65,7 +65,7 @@ class Aside:
         self._region: Region | None = None
         self._aside = Future[int]()  # of the bytes that are read in place
         self.safe, self.arrived = Future[None](), Future[None]()
-        self._client = Client.connect(autostart=False, timeout=timeout)
+        self._client = Future[Client]()
         Thread(target=self._ask, name="gcr-aside", daemon=True).start()
 
     @classmethod
@@ -81,7 +81,7 @@ class Aside:
 
         fills: spans in place are copied aside as far as there is room
 
-        Raises UsageError, OSError, DaemonUnavailable, PeerGone.
+        Raises UsageError, OSError, DaemonUnavailable, PeerGone, DeadlinePassed.
         """
         try:
             asked = SaveNowRequest(
@@ -92,11 +92,18 @@ class Aside:
             self._spans, self._places = tuple(spans), [*accumulate((span.bytes for span in spans), initial=0)]
             self._region = Region(self._places[-1])
             wait()
+            client = self._connected()
             with suppress(GcrError):  # where it was refused, `_aside` has the reason
-                self._client.ask(asked, Pong, timeout=self._timeout)
+                client.ask(asked, Pong, timeout=self._timeout)
         except BaseException:
             self.give_up()
             raise
+
+    def _connected(self) -> Client:
+        try:
+            return self._client.result(self._timeout)
+        except TimeoutError as late:
+            raise DeadlinePassed(f"gcr has not answered within {self._timeout:g} s") from late
 
     def wait_for_copy(self) -> None:
         """Returns when the spans that are not read in place may change.
@@ -130,13 +137,14 @@ class Aside:
 
     def give_up(self) -> None:
         """Ends a save that is under way: the daemon takes everything back. Idempotent."""
-        self._client.close()
+        self._client.add_done_callback(_close)
 
     def _ask(self) -> None:
-        """Waits for the copy, on a thread of its own."""
+        """Connects, and waits for the copy, on a thread of its own."""
         asked = SaveSpansRequest(timeout=DRAINED_S)
         try:
-            with self._client as client:
+            self._connect()
+            with self._client.result() as client:
                 answer, fds = client.given(asked, SpansSaved, timeout=DRAINED_S, on_event=self._heard)
             self.region.fill(answer.sizes, fds)
         except Exception as error:
@@ -150,8 +158,21 @@ class Aside:
             self._heard(ProgressEvent(phase="safe"))
             self.arrived.set_result(None)
 
+    def _connect(self) -> None:
+        try:
+            client = Client.connect(autostart=False, timeout=self._timeout)
+        except BaseException as error:
+            self._client.set_exception(error)
+            raise
+        self._client.set_result(client)
+
     def _heard(self, event: ProgressEvent) -> None:
         if event.phase == "aside" and not self._aside.done():
             self._aside.set_result(event.total_bytes or 0)
         if event.phase == "safe" and not self.safe.done():
             self.safe.set_result(None)
+
+
+def _close(connected: Future[Client]) -> None:
+    if not connected.exception():
+        connected.result().close()

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -57,7 +58,7 @@ class Dense(Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        return self.tensor.numel() * self.tensor.element_size()
+        return self.tensor.nbytes
 
     def placed(self, memory: Any) -> torch.Tensor:
         """Returns the same tensor in these bytes."""
@@ -106,10 +107,8 @@ class AsideStager:
     def prepare(self) -> None:
         """Has gcr make all ready for `stage` while the caller finds its state, where the last one was the worker's."""
         if self._worked and time.monotonic() >= self._silent_until:
-            try:
+            with suppress(GcrError):  # `stage` says so
                 self._prepared = Aside()
-            except (GcrError, OSError) as error:  # `stage` says so; it does not wait for gcr once more
-                self._note(error)
 
     def unprepare(self) -> None:
         """Takes back what was prepared and not used."""

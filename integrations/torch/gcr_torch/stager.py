@@ -119,8 +119,8 @@ class _Staging:
         # By id: a tensor that occurs twice is copied once.
         self._copies: dict[int, torch.Tensor] = dict(ready.tensors) if ready else {}
         self._devices: dict[torch.device, Any] = {}
-        here = {id(tensor): tensor for tensor in tensors.plain(state) if not tensors.unsaveable(tensor)}
-        own = [tensor for key, tensor in here.items() if key not in self._copies]
+        rest = {id(tensor): tensor for tensor in tensors.plain(state) if id(tensor) not in self._copies}
+        own = [tensor for tensor in rest.values() if not tensors.unsaveable(tensor)]
         on_device = any(tensor.numel() and tensors.is_on_device(tensor) for tensor in own)
         if ready and on_device:
             raise NotReady("the state has another tensor of a device than before")
@@ -161,8 +161,7 @@ class _Staging:
     def _plain(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         tensors.refuse_unsaveable(tensor, name)
         target = self.buffer.tensor(tensor.size(), tensor.dtype)
-        with torch.no_grad():
-            target.copy_(tensor.detach(), non_blocking=True)
+        target.copy_(tensor.detach(), non_blocking=True)
         if tensor.device.type != "cpu":
             self._devices.setdefault(tensor.device, torch.accelerator.current_stream(tensor.device))
         return target

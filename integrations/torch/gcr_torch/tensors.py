@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gcr.imageerrors import NotSaveable, WrongImage
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # classes that wrap no other tensor
+
 
 def host_bytes(tensor: torch.Tensor, name: str) -> memoryview:
     """Returns the elements of a tensor in row-major order, without a copy where they lie so in host memory.
@@ -35,7 +37,7 @@ def refuse_unsaveable(tensor: torch.Tensor, name: str) -> None:
 
 def is_on_device(tensor: torch.Tensor) -> bool:
     """Tells whether the tensor's address is one of device memory."""
-    return tensor.device.type not in ("cpu", "meta")
+    return not (tensor.is_cpu or tensor.is_meta)
 
 
 def unsaveable(tensor: torch.Tensor) -> str | None:
@@ -46,7 +48,7 @@ def unsaveable(tensor: torch.Tensor) -> str | None:
         return "nested tensor"
     if tensor.layout != torch.strided:
         return f"sparse tensor ({tensor.layout})"
-    if tensor.device.type == "meta":
+    if tensor.is_meta:
         return "meta tensor, which has no bytes,"
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # its own address leads nowhere
         return f"tensor of class {type(tensor).__name__}, which wraps others,"
@@ -55,12 +57,12 @@ def unsaveable(tensor: torch.Tensor) -> str | None:
 
 def plain(found: Any) -> Iterator[torch.Tensor]:
     """Yields the tensors of a part of the state, of those that wrap others, such as a DTensor, the inner ones."""
-    return (tensor for _, tensor in named(found))
+    return iter((found,)) if type(found) in _PLAIN else (tensor for _, tensor in named(found))
 
 
 def named(found: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the tensors of `plain` with their names. `name`: of the part."""
-    if type(found) in (torch.Tensor, torch.nn.Parameter):
+    if type(found) in _PLAIN:
         yield name, found
     elif isinstance(found, torch.Tensor):
         if found.is_nested or not is_traceable_wrapper_subclass(found):
@@ -78,14 +80,14 @@ def named(found: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 def has_device_bytes(tensor: torch.Tensor) -> bool:
     """Tells whether a plain tensor has bytes of its own on a device."""
-    return not unsaveable(tensor) and bool(tensor.numel()) and is_on_device(tensor)
+    return is_on_device(tensor) and not unsaveable(tensor) and bool(tensor.numel())
 
 
 def of_bytes(data: memoryview, dtype: torch.dtype, sizes: Sequence[int]) -> torch.Tensor:
     """Returns a tensor in this memory, which holds its elements in row-major order."""
     if not prod(sizes):
         return torch.empty(tuple(sizes), dtype=dtype)
-    return torch.frombuffer(data, dtype=torch.uint8).view(dtype).reshape(tuple(sizes))
+    return torch.frombuffer(data, dtype=dtype).view(sizes)
 
 
 def dtype_called(name: str) -> torch.dtype:

@@ -50,13 +50,12 @@ class Quiet(Struct):
         """Adds a tensor, or those that it wraps. A write may count for either."""
         for each in plain(owner):
             if has_device_bytes(each) and not each.is_inference():
-                nbytes = each.numel() * each.element_size()
-                self.by_address[each.data_ptr()] = nbytes, (owner, each)
+                self.by_address[each.data_ptr()] = each.nbytes, (owner, each)
 
     def watched(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
         """Returns the tensors to watch while this one is read in place; none if it is to be copied."""
         nbytes, owners = self.by_address.get(tensor.data_ptr(), (0, ()))
-        if not owners or tensor.numel() * tensor.element_size() > nbytes:
+        if not owners or tensor.nbytes > nbytes:
             return ()
         return [*{id(each): each for each in (*owners, tensor)}.values()]
 
