@@ -1,5 +1,6 @@
 """Loads that the tests run on a rank, to a device that copies later than it was asked to."""
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 
 from gcr.errors import GcrError
 from gcr.torch import Checkpointer
-from gcr_torch import pipeline, reader
+from gcr_torch import pagelock, pipeline, reader
 
 SLOTS, CHUNK = 4, 32 << 10
 
@@ -55,6 +56,15 @@ def a_state() -> dict[str, Any]:
     many = {f"small-{number}": torch.rand(number, 3, generator=random) for number in range(20)}
     turned = torch.rand(200, 301, generator=random).t()
     return {"flat": torch.rand(300_001, generator=random), "turned": turned, "step": 5, **many}
+
+
+def locks_in_vain(rank: int, world: int, cuda: str) -> Any:
+    """Returns whether memory was page-locked by a CUDA that refuses it, and the error that it still has then."""
+    library = ctypes.CDLL(cuda, ctypes.RTLD_GLOBAL)
+    torch.cuda.is_initialized = lambda: True
+    pagelock._cudart = lambda: library
+    slot = pipeline.Slot(CHUNK, again=True)
+    return [slot.page_locked() for _ in range(2)], library.refusals(), library.cudaGetLastError()
 
 
 def loads_late(rank: int, world: int, store: str, wrong: bool) -> Any:

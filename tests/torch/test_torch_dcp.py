@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,6 +108,22 @@ def test_a_load_goes_through_a_few_slots_none_of_which_is_used_before_its_copy_e
     )[0]
     assert (unequal, copies, slots, reads, left) == ([], 2, 4, 4, 0)
     assert ranks("loading_programs.loads_late", store=str(tmp_path / "wrong"), wrong=True) == [("damaged", 0)]
+
+
+REFUSES = """
+static int last, refused;
+int cudaHostRegister(void* at, unsigned long size, unsigned flags) { refused++; return last = 2; }
+int cudaGetLastError(void) { int error = last; last = 0; return error; }
+int refusals(void) { return refused; }
+"""
+
+
+def test_memory_that_cannot_be_page_locked_leaves_no_error_behind(ranks: Any, tmp_path: Path) -> None:
+    """PyTorch looks for CUDA's last error after each kernel, and would end the training by this one."""
+    source, library = tmp_path / "cuda.c", str(tmp_path / "cuda.so")
+    source.write_text(REFUSES)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source)], check=True, timeout=60)
+    assert ranks("loading_programs.locks_in_vain", cuda=library) == [([False, False], 1, 0)]
 
 
 def test_data_of_another_planner_is_kept(ranks: Any, tmp_path: Path) -> None:

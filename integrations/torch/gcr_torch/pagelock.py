@@ -1,6 +1,8 @@
 """Host memory that is page-locked for CUDA: a device copies it by itself, while this process goes on."""
 
+import ctypes
 import logging
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -18,8 +20,15 @@ def lock(address: int, nbytes: int) -> bool:
         return False
     failed = int(_cudart().cudaHostRegister(address, nbytes, 0))
     if failed:
+        _forget_error()
         log.warning("%d bytes of host memory cannot be page-locked: error %d of CUDA", nbytes, failed)
     return not failed
+
+
+def _forget_error() -> None:
+    """Has CUDA forget this thread's last error. PyTorch would take it for one of a kernel that it launches next."""
+    with suppress(AttributeError):  # the library's names are seen only where PyTorch does not have it built in
+        ctypes.CDLL(None).cudaGetLastError()
 
 
 def unlock(address: int) -> None:
