@@ -13,12 +13,12 @@ from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.daemon import departures, first_call, reports
 from gcr.daemon.active import Active
-from gcr.daemon.commands import container, context, evicting, parking, resting, restore, whole
+from gcr.daemon.commands import container, context, evicting, parking, resting, whole
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.connecting import await_agents
+from gcr.daemon.commands.running_again import restore_after_failure, running_again
 from gcr.daemon.commands.telling import Story, telling
 from gcr.daemon.commands.transaction import (
-    DEFAULT_TIMEOUT,
     carry_out,
     course_of,
     refuse_other_backend,
@@ -40,7 +40,7 @@ from gcr.engine.routes import checkpoint, driver, running_on
 from gcr.engine.steps.resident import refuse_means_that_leave
 from gcr.engine.target import Target
 from gcr.engine.work import Options, Work
-from gcr.errors import GcrError, NoSuchJob, UnsupportedState, WrongState
+from gcr.errors import NoSuchJob, UnsupportedState, WrongState
 from gcr.imageerrors import ImageFailed
 from gcr.job.runs import STOPPED
 from gcr.job.states import State, Strategy, Way
@@ -96,7 +96,7 @@ def _carried_out(
             if request.wait == "durable":
                 imaging.wait(course)
         except ImageFailed as failed:
-            raise _restore_after_failure(node, job, course, RestoreRequest(target=request.target), failed) from failed
+            raise restore_after_failure(node, job, course, RestoreRequest(target=request.target), failed) from failed
         former, report = report, reported(imaging, report)
         job.results.amend(former, report)
     return report
@@ -127,7 +127,7 @@ def _taken_off(
             if saving:
                 saving.close()
         if saving and request.leave_running:
-            report = _running_again(node, job, course, report)
+            report = running_again(node, job, course, report)
     return report, imaging, saving
 
 
@@ -162,14 +162,6 @@ def _parked(node: Coordinator, hold: Hold, course: Course, private: parking.Priv
         saving.close()
 
 
-def _running_again(node: Coordinator, job: Job, course: Course, report: CheckpointReport) -> CheckpointReport:
-    """Restores a job that was suspended for its image alone. Returns the report of a job that runs on."""
-    back = Course("restore", node.next_transaction(), DEFAULT_TIMEOUT, course.progress, course.cancelled)
-    restore.bring_back(node, job, back, RestoreRequest(target=job.name), Asked(course.progress, course.cancelled))
-    stopped_s = time.monotonic() - course.marks["stop"]
-    return replace(report, state=reports.shown(job.state), vram_free_s=None, stop_s=stopped_s)
-
-
 def _of_the_whole(
     node: Coordinator, job: Job, course: Course, report: CheckpointReport, imaging: Imaging, saving: Saving
 ) -> CheckpointReport:
@@ -197,29 +189,6 @@ def _attempted(
     hold.take_again()
     imaging = image()
     return Attempt(node, hold, course, request, imaging, saving).carry_out(), imaging
-
-
-def _restore_after_failure(
-    node: Coordinator, job: Job, course: Course, request: RestoreRequest, failed: ImageFailed
-) -> ImageFailed:
-    """Restores a job after its image failed, unless another command has changed the job since. Returns the error."""
-    back = Course("restore", node.next_transaction(), DEFAULT_TIMEOUT, course.progress)  # also when no caller waits
-    suspended = partial(_suspended_by, job, course.transaction)
-    try:
-        if suspended():  # a job that runs on has nothing to take back, and others may be at it
-            with node.jobs.changing(job, "restore"):
-                if suspended():
-                    restore.bring_back(node, job, back, request, Asked(course.progress, back.cancelled))
-    except GcrError as error:
-        log.warning("job %s was not taken back: %s", job.name, error)
-        text = f"{failed.message}; and the job could not be taken back: {error.message}"
-        return ImageFailed(text, hint=f"gcr restore {job.name}")
-    log.info("job %s: is %s again: its image failed: %s", job.name, reports.shown(job.state), failed.message)
-    return ImageFailed(f"{failed.message}; the job is {reports.shown(job.state)}")
-
-
-def _suspended_by(job: Job, transaction: int) -> bool:
-    return job.decision is not None and job.decision.transaction == transaction
 
 
 def _job(node: Coordinator, request: CheckpointRequest, caller: Caller) -> Job:
