@@ -15,6 +15,7 @@ from gcr.version import __version__
 if TYPE_CHECKING:
     from gcr.api.listings import ImageInfo, JobInfo, ProcessInfo
     from gcr.api.reports import CheckpointReport, ProcessReport, Report, RestoreReport, SwapReport
+    from gcr.api.requests import NextJob
     from gcr.errors import (
         AddressTaken,
         BackendMissing,
@@ -125,6 +126,7 @@ __all__ = [
     "MoveRefused",
     "NameTaken",
     "NeverHealthy",
+    "NextJob",
     "NoContext",
     "NoDescriptors",
     "NoHome",
@@ -196,6 +198,8 @@ def _home(name: str) -> str:
     """The module that has what is exported."""
     if name == "Job":
         return "library.job"
+    if name == "NextJob":
+        return "api.requests"
     if name in _LIBRARY:
         return "library.calls"
     if name.endswith("Info"):

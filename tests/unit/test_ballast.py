@@ -71,14 +71,16 @@ class Workers:
     """One worker's ballast, of a target with a hold. `most`: bytes that its device has free."""
 
     def __init__(self, most):
-        self.most, self.held, self.turns = most, [], Turns()
+        self.most, self.held, self.turns, self.resident = most, [], Turns(), 0
         worker = SimpleNamespace(device=DEVICE, handles=SimpleNamespace(hold_ballast=self.hold, drop_ballast=self.drop))
         self.saved, self.dropped, self.suspension = True, 0, Suspension()
         self.target = SimpleNamespace(
             hold="7.1",
             devices=[DEVICE],
             workers=lambda: [worker],
-            node=SimpleNamespace(turns=self.turns, config=SimpleNamespace(control_s=1.0)),
+            node=SimpleNamespace(
+                turns=self.turns, config=SimpleNamespace(control_s=1.0), make_way=lambda *how: self.evict(*how)
+            ),
             process=SimpleNamespace(job="llm", suspension=self.suspension),
             control_state=SimpleNamespace(is_saved=lambda: self.saved),
             free_bytes=lambda devices: dict.fromkeys(devices, self.most),
@@ -88,6 +90,10 @@ class Workers:
         if size > self.most:
             raise NoRoom("no room", missing=size - self.most)
         self.held.append(size)
+
+    def evict(self, device, size, beside):
+        assert (device, size, beside) == (DEVICE, 10, ["7.1"])
+        self.most, self.resident = self.most + self.resident, 0
 
     def drop(self, _hold):
         if self.dropped is None:
@@ -133,6 +139,15 @@ def test_the_driver_is_not_asked_where_its_room_was_not_held_and_is_not_there(di
     with way_back(workers.target):
         assert workers.turns._under_way  # no other takes it meanwhile
     assert workers.suspension.unheld_by_device == {}
+
+
+def test_resident_memory_of_others_gives_way_to_a_process_that_the_driver_takes_back():
+    """A job's head start may have taken the room before the ballast could."""
+    workers = Workers(9)
+    kept = workers.kept()
+    workers.resident = 1
+    with way_back(workers.target, kept):
+        assert (workers.most, workers.resident) == (10, 0)
 
 
 def test_a_process_that_the_driver_has_not_saved_needs_no_room():

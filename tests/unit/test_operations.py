@@ -133,6 +133,10 @@ SAID = [
         {"copy": {"hold": "7.1", "transaction": 9}, "owner": "llm/7", "left": "GPU-1", "offset": 0, "total": 3},
     ),
     (
+        worker.RefillAhead(worker.CopyName("7.1", 9), 5, begins=True, deadline=1.5),
+        {"copy": {"hold": "7.1", "transaction": 9}, "most": 5, "begins": True, "deadline": 1.5},
+    ),
+    (
         worker.Seal(
             worker.CopyName("7.1", 9),
             worker.ProcessFacts("llm", 7, 8, 9, {0: "GPU-1"}, ((5, 4096, 0, 4096, 1, 1),)),

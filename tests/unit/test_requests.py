@@ -8,6 +8,7 @@ import pytest
 from gcr.api.requests import (
     CheckpointRequest,
     HandOverRequest,
+    NextJob,
     Request,
     RestoreRequest,
     SaveNowRequest,
@@ -116,6 +117,7 @@ REQUESTS = [
     SaveNowRequest(spans=((4096, 1), (8192, 1)), in_place=(1,), fills=False),
     StopRequest(force=True),
     HandOverRequest(version="9.9", wire=3),
+    CheckpointRequest(target="llm", then=NextJob("bb", 5)),
 ]
 
 
@@ -125,12 +127,27 @@ def test_a_request_is_the_same_behind_the_socket(request_: Request) -> None:
     assert type(request_).from_json(body) == request_
 
 
+@pytest.mark.parametrize(
+    ("then", "more", "told"),
+    [
+        ({"job": "bb"}, IMAGE, "choose one"),
+        ({"job": "../bb"}, {}, "no job name"),
+        ({"job": "bb", "most_bytes": -1}, {}, "-1 is no number of bytes"),
+        ({"job": "bb", "bytes": 1}, {}, "unknown field `bytes`"),
+    ],
+)
+def test_a_job_that_cannot_come_in_next_is_refused(then: dict[str, Any], more: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        CheckpointRequest.from_json({"target": "llm", "then": then, **more})
+
+
 def test_what_was_not_asked_for_is_not_sent_and_no_name_has_changed() -> None:
     assert CheckpointRequest(target="llm").to_json() == {"target": "llm"}
     assert SwapRequest(out="llm", back="bb", timeout=5).to_json() == {"out": "llm", "in": "bb", "timeout": 5}
     names = {"target", "timeout", "backend", "image", "store", "encrypted", "data_only", "wait", "live"}
     names |= {
         "context_later",
+        "then",
         "resident",
         "leave_running",
         "stop",

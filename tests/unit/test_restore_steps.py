@@ -132,6 +132,14 @@ def test_the_worker_that_has_the_bytes_makes_memory_before_the_process_is_touche
     assert made.undone() == ["worker.uncreate"]
 
 
+def test_what_a_head_start_has_not_brought_is_refilled():
+    made = Made(data_only=True, create=SIZE - 1)
+    made.does(MakeMemory(made.restore))
+    step = BringBack(made.restore)
+    assert step._meter().sizes == {(1, DEVICE): 1}
+    assert "worker.refill" in made.does(step)
+
+
 def test_memory_that_is_resident_is_mapped_and_not_refilled():
     made = Made(knows=True, create=SIZE)
     made.does(MakeMemory(made.restore))

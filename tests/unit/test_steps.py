@@ -184,6 +184,13 @@ def test_freeze_beside_drain_and_the_way_back():
     assert made.state == State.HANDED_OVER
 
 
+def test_a_head_start_begins_with_the_drain_and_gives_its_room_back_before_the_driver_needs_any():
+    made = Made(State.HANDED_OVER)
+    said = made.does(FreezeAndDrain(made.work, made.meter, Recorder("next", made.said)))
+    assert (said[0], said[-1]) == ("next.begin", "next.stop")
+    assert made.undone() == ["next.give_up", "ballasts.given_up", "control.thaw"]
+
+
 @pytest.mark.parametrize("fails", ["lock", "save", "drain"])
 def test_where_one_of_the_two_fails_both_are_taken_back(fails):
     made = Made(State.HANDED_OVER, **{fails: RolledBack("no")})

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from reported import checkpointed, restored
 
 from gcr.api.reports import CheckpointReport, RestoreReport, SwapReport
-from gcr.api.requests import CheckpointRequest, RestoreRequest, SwapRequest
+from gcr.api.requests import CheckpointRequest, NextJob, RestoreRequest, SwapRequest
 from gcr.daemon.commands import checkpoint, restore
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.swap import Swap
@@ -29,6 +30,9 @@ class Node:
 
     def __init__(self, **failing: GcrError) -> None:
         self.jobs, self.done, self.failing = Jobs(), [], failing
+        self.residents = SimpleNamespace(all=lambda: list(self.there))
+        self.there: list[Any] = []
+        self.ahead, self.evicted = False, list[str]()  # whether B has a head start
         for pid, name, state in ((1, "llm", State.RUNNING), (2, "bb", State.SUSPENDED)):
             job = Job(name, "t", World("nvidia"), program=Program(pid=pid))
             job.processes[pid] = Process(name, ProcessIdentity(pid, 1), state)
@@ -36,6 +40,11 @@ class Node:
 
     def checkpoint(self, request: CheckpointRequest, _asked: Asked) -> CheckpointReport:
         self.done.append(("checkpoint", request.target, request.timeout))
+        if self.ahead:
+            assert request.then == NextJob("bb")
+            self.stay()
+        if error := self.failing.get(f"out_{request.target}"):
+            raise error
         return checkpointed(job=str(request.target))
 
     def restore(self, request: RestoreRequest, asked: Asked) -> RestoreReport:
@@ -45,6 +54,12 @@ class Node:
         if error := self.failing.get(str(request.target)):
             raise error
         return restored(job=str(request.target))
+
+    def stay(self) -> None:
+        """B's memory is resident."""
+        (process,) = self.jobs.find("bb").begun
+        evict = SimpleNamespace(evict=lambda hold: self.evicted.append(hold) or 5)
+        self.there = [SimpleNamespace(hold=process.hold, worker=SimpleNamespace(handles=evict, device="GPU-1"))]
 
     def swap(self, cancelled: Event | None = None, **body: Any) -> SwapReport:
         request = SwapRequest.from_json({"out": "llm", "in": "bb", **body})
@@ -133,3 +148,21 @@ def test_a_job_that_has_everything_back_and_is_silent_is_not_undone() -> None:
     with pytest.raises(Unanswered):
         node.swap()
     assert node.steps[-1] == ("restore", "bb")
+
+
+@pytest.mark.parametrize("failing", ["out_llm", "bb"])
+@pytest.mark.parametrize("stayed", [False, True])
+def test_nothing_is_left_of_a_head_start_where_the_second_job_does_not_come_back(failing: str, stayed: bool) -> None:
+    """But memory that was resident before."""
+    node = Node(**{failing: NoRoom("1 GiB short", missing=1)})
+    node.ahead = True
+    if stayed:
+        node.stay()
+    with pytest.raises(GcrError):
+        node.swap()
+    assert len(node.evicted) == (0 if stayed else 1)
+
+
+def test_no_job_has_a_head_start_on_a_device_that_it_does_not_come_back_to() -> None:
+    moved = SwapRequest(out="llm", back="bb", devices={"0": "1"})
+    assert (SwapRequest(out="llm", back="bb").checkpoint().then, moved.checkpoint().then) == (NextJob("bb"), None)

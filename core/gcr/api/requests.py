@@ -116,22 +116,55 @@ class ImageRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fi
             raise UsageError("a store and its key are for a request with an image")
 
 
-class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`wait`: answer once VRAM is free ("vram"), or once the image is on disk ("durable"). `allow`: see ALLOWED.
+class NextJob(Struct, frozen=True, forbid_unknown_fields=True):
+    """The suspended job that comes in once another one has left. `most_bytes`: of its memory, before that."""
+
+    job: Target
+    most_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        checked_target(self.job)
+        if self.most_bytes is not None and self.most_bytes < 0:
+            raise UsageError(f"{self.most_bytes} is no number of bytes")
+
+
+class LeaveRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The part of a checkpoint that is about what leaves the devices, and when.
 
     resident: the memory stays on its devices, beside its copy on the host, until another program needs the room
 
     context_later: `data_only` where the driver's context can leave later, else all leaves now. It leaves by another
     checkpoint, or once another program wants the room and memory beside it was evicted
 
+    then: the job that comes in next. While the data of this one leaves, memory of that one is made where the devices
+    have room already, and refilled
+    """
+
+    data_only: bool = False
+    resident: bool = False
+    context_later: bool = False
+    then: NextJob | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.image is None:
+            return
+        if self.context_later:
+            raise UsageError("a context leaves later after a checkpoint without an image: choose one")
+        if self.resident:
+            raise UsageError("resident is for a checkpoint without an image: choose one")
+        if self.then is not None:
+            raise UsageError("a job that comes in next is for a checkpoint without an image: choose one")
+
+
+class CheckpointRequest(LeaveRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`wait`: answer once VRAM is free ("vram"), or once the image is on disk ("durable"). `allow`: see ALLOWED.
+
     container: the job's agents and supervisor leave, too: a container's runtime saves the processes
     """
 
     op = "checkpoint"
 
-    data_only: bool = False
-    resident: bool = False
-    context_later: bool = False
     wait: str = "vram"
     live: bool = False
     leave_running: bool = False
@@ -152,10 +185,6 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
         if self.image is None and self._about_an_image():
             how = "live, leave-running, stop, processes, container, paranoid, a rate and waiting for a disk"
             raise UsageError(f"{how} are for a checkpoint with an image")
-        if self.context_later and self.image is not None:
-            raise UsageError("a context leaves later after a checkpoint without an image: choose one")
-        if self.resident and self.image is not None:
-            raise UsageError("resident is for a checkpoint without an image: choose one")
         if self.leave_running and self.data_only:
             raise UsageError("data-only takes a job off its device, leave-running does not: choose one")
         if self.leave_running and self.stop:
@@ -212,7 +241,13 @@ class SwapRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fie
 
     def checkpoint(self) -> CheckpointRequest:
         """Returns the half that takes `out` off its device."""
-        return CheckpointRequest(target=self.out, timeout=self.timeout, backend=self.backend, data_only=self.data_only)
+        return CheckpointRequest(
+            target=self.out,
+            timeout=self.timeout,
+            backend=self.backend,
+            data_only=self.data_only,
+            then=None if self.devices else NextJob(self.back),  # its bytes are beside the device that it left
+        )
 
     def restore(self, timeout: float | None) -> RestoreRequest:
         """Returns the half that brings `back` to its device."""

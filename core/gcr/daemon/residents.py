@@ -6,7 +6,7 @@ device where a worker may have such memory: agents that find no room there ask f
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import Lock
 
@@ -44,11 +44,17 @@ class Residents(Struct):
 
     def stay(self, worker: WorkerPeer, copy: CopyName) -> int:
         """Makes memory that a worker holds resident. Returns its bytes. Raises WrongState, NoRoom, PeerGone."""
+        with self.coming(worker.device):
+            return worker.handles.stay(copy)
+
+    @contextmanager
+    def coming(self, device: str) -> Iterator[None]:
+        """Lets memory become resident there within the block. Raises NoRoom."""
         with self._lock:
-            self._mark(worker.device)  # before there is any: no agent is told that there is no room because of it
+            self._mark(device)  # before there is any: no agent is told that there is no room because of it
             self._begun += 1
         try:
-            return worker.handles.stay(copy)
+            yield
         finally:
             with self._lock:
                 self._ended += 1

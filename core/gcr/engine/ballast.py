@@ -110,12 +110,22 @@ def way_back(target: Target, kept: "WayBack | None" = None) -> Iterator[None]:
             kept.drop()
         if unheld and target.control_state.is_saved():
             try:
-                refuse_without_room(unheld, target.free_bytes(unheld))
+                _see_room(target, unheld)
             except NoRoom:
                 unheld.update(kept.least() if kept else {})  # it was dropped as well
                 raise
         yield
         unheld.clear()
+
+
+def _see_room(target: Target, needs: Mapping[str, int]) -> None:
+    """Evicts resident memory of other processes where a device has not so much room. Raises NoRoom."""
+    try:
+        refuse_without_room(needs, target.free_bytes(needs))
+    except NoRoom:
+        for device, size in needs.items():
+            target.node.make_way(device, size, [target.hold])
+        refuse_without_room(needs, target.free_bytes(needs))
 
 
 class WayBack(Struct):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gcr import processes
 from gcr.api.checks import MOST_SECONDS, check_seconds
 from gcr.api.reports import CheckpointReport, Report, RestoreReport
-from gcr.api.requests import CheckpointRequest, ImageRequest, RestoreRequest
+from gcr.api.requests import CheckpointRequest, ImageRequest, NextJob, RestoreRequest
 from gcr.errors import DeadlinePassed, EndUnknown, NoSuchJob
 from gcr.image.crypto.key import KeySource
 from gcr.image.store.location import store_of
@@ -91,6 +91,7 @@ class Job:
         data_only: bool = False,
         resident: bool = False,
         context_later: bool = False,
+        then: NextJob | None = None,
         image: str | None = None,
         wait: Literal["vram", "durable"] = "vram",
         live: bool = False,
@@ -111,6 +112,7 @@ class Job:
         the host, until another program needs the room; a later checkpoint without it frees that memory.
         `context_later` is `data_only` where the driver can save the context later, and changes nothing elsewhere: the
         `state` of the report tells. The context leaves at the next checkpoint, or once another program wants the room.
+        `then`: the suspended job that comes in next; memory of it is refilled meanwhile, where there is room already.
 
         `image`: a name under which its device memory is written to disk as well, in the background unless `wait` is
         "durable"; into `store`, else where images are kept. `live` copies while it runs, `leave_running` does not take
@@ -129,6 +131,7 @@ class Job:
             data_only=data_only,
             resident=resident,
             context_later=context_later,
+            then=then,
             wait=wait,
             live=live,
             leave_running=leave_running,

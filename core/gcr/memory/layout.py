@@ -48,6 +48,10 @@ class Layout(Struct, frozen=True):
     offsets: Mapping[int, int]
     size: int
 
+    def of(self, ids: Iterable[int]) -> "Layout":
+        """Returns the places of these handles alone, on the same line."""
+        return Layout({id: self.offsets[id] for id in ids}, self.size)
+
 
 class _Part(Struct, frozen=True):
     """Bytes to copy: the range and the address on the device, the arena offset, and the size."""

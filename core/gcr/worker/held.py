@@ -90,6 +90,7 @@ class HeldMemory(Struct):
             for i in ids:
                 self.specs.pop(i, None)
             self.lent.difference_update(ids)
+            self.filled.difference_update(ids)
             self._drop_kept(ids)
 
     def _forget_some(self, ids: Sequence[int], where: DeviceRange) -> None:
@@ -113,15 +114,14 @@ class HeldMemory(Struct):
         with self.lock:
             if self.ranges:
                 raise WrongState("this memory exists already")
-            made = self.drain.create(specs) if specs else None
+            self.specs = {}
+            made = self.make(specs) if specs else None
             try:
                 self._take_ballast(ballast)
             except BaseException:
                 if made:
-                    self.drain.release(made)
+                    self.forget([*made.offsets])
                 raise
-            self.ranges = [made] if made else []
-            self.specs = {spec.id: spec for spec in specs}
 
     # ---- resident memory ----------------------------------------------------------------------------------------
 
@@ -141,32 +141,59 @@ class HeldMemory(Struct):
                 raise WrongState("the copy has not all of what is held: the memory cannot stay")
             self.transfers.finish()
             self.drop_ballast()
-            self.residence = Residence(copy)
+            self.residence = Residence(copy, {*ids})
             return self.bytes
 
-    def claim(self, copy: int, ids: Collection[int], ballast: int) -> int:
-        """Takes resident memory for a restore from a copy of these handles, with ballast. Returns its bytes.
+    @property
+    def filled(self) -> set[int]:
+        """The ids of handles that need no refill: they are, or were, resident."""
+        return self.residence.filled if self.residence else set()
 
-        Returns 0 where there is none, and releases what is resident beside another copy. Raises NoRoom for the
-        ballast; the memory is resident then.
+    def make(self, specs: Sequence[HandleSpec]) -> DeviceRange:
+        """Makes physical memory for these handles, in this order, beside what is held. Raises NoRoom."""
+        made = self.drain.create(specs)
+        self.specs.update({spec.id: spec for spec in specs})
+        self.ranges.append(made)
+        return made
+
+    def claim(self, copy: int, specs: Sequence[HandleSpec], ballast: int) -> int | None:
+        """Takes resident memory for a restore of these handles, and makes ballast and the rest.
+
+        Returns the bytes that need no refill; None where nothing is resident, after a release of what is resident
+        beside another copy. Raises NoRoom; what was resident is so still.
         """
         with self.lock:
-            if self.residence and (self.residence.copy != copy or {*ids} != {*self.ids()}):
+            held = {*self.ids()}
+            if self.residence and (self.residence.copy != copy or not held <= {spec.id for spec in specs}):
                 self.release()
-            if self.residence is None:
-                return 0
-            self.hold_ballast(ballast)
-            self.residence.claimed = True
-            return self.bytes - self.ballast_bytes
+            if (residence := self.residence) is None:
+                return None
+            residence.claimed = True
+            try:
+                self.hold_ballast(ballast)
+                if lacking := [spec for spec in specs if spec.id not in held]:
+                    self.make(lacking)
+            except BaseException:
+                self.uncreate()
+                raise
+            return sum(spec.size for spec in specs if spec.id in residence.filled)
 
     def uncreate(self) -> None:
         """Takes back what a restore took or made: what was resident is so again, all else is released."""
         with self.lock:
-            if self.residence is None:
+            if (residence := self.residence) is None:
                 self.release()
-            else:
-                self.drop_ballast()
-                self.residence.claimed = False
+                return
+            self.drop_ballast()
+            residence.claimed = False
+            self.drop_unfilled()
+
+    def drop_unfilled(self) -> None:
+        """Releases what is held and not resident yet; waits for transfers in flight."""
+        with self.lock:
+            self.forget([i for i in self.ids() if i not in self.filled])
+            if not self.ranges:
+                self.residence = None
 
     def evict(self) -> int:
         """Releases the memory if it is resident and no restore has claimed it; ballast stays. Returns its bytes."""

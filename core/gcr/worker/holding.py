@@ -58,17 +58,17 @@ class Holding:
     def create(self, number: int, ballast: int) -> int:
         """Makes physical memory for all handles of a copy, in arena order, and ballast. Raises as HeldMemory.create.
 
-        Memory that is resident beside this copy is taken instead. Returns its bytes, which need no refill.
+        Takes what is resident beside this copy, and makes the rest. Returns the bytes that need no refill.
         """
         copy = self.copy(number)
         handles = copy.handles()
-        if there := self.memory.claim(number, [spec.id for spec in handles], ballast):
-            return there
-        self.memory.create(handles, ballast)
+        there = self.memory.claim(number, handles, ballast)
+        if there is None:
+            self.memory.create(handles, ballast)
         with copy.lock:
             if copy.arriving:
                 copy.arriving.begin()
-        return 0
+        return there or 0
 
     def stay(self, number: int) -> int:
         """Makes the memory resident beside a whole copy. Returns its bytes. Raises WrongState without such a copy."""

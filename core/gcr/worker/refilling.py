@@ -15,20 +15,24 @@ from gcr.worker.telling import Telling, wait_all, wait_for
 
 
 def copy_in(copy: HostCopy, deadline: float, progress: Progress, paced: Callable[[int], bool]) -> Moved:
-    """Copies to memory that `Holding.create` made. `paced`: whether so many bytes let the driver's copies in between.
+    """Copies to memory that `Holding.create` made, but for what was resident, whose bytes are right already.
 
+    paced: whether so many bytes let the driver's copies in between
     Raises NoContext, DeadlinePassed, PeerGone, and RolledBack where the copy or its memory was given up meanwhile.
     """
     began, drain = time.monotonic(), copy.memory.drain
     with copy.lock, copy.memory.lock:
-        size, groups = sum(spec.size for spec in copy.handles()), plan_by_segment(copy)
+        lacking = [spec for spec in copy.handles() if spec.id not in copy.memory.filled]
+        size, groups = sum(spec.size for spec in lacking), plan_by_segment(copy, [spec.id for spec in lacking])
     transfers: list[Transfer] = []
     telling = Telling(transfers, progress)
     for index, plan in enumerate(groups):
+        if not plan:
+            continue
         segment = segment_of(copy, index, began + deadline - time.monotonic())
         slowly = partial(paced, size)
         spans = [Span(s.device, s.host + segment.address, s.size) for s in plan]
-        transfers.append(_start(copy, partial(_write, drain, spans, slowly)))
+        transfers.append(_start(copy, partial(write, drain, spans, slowly)))
         if slowly():  # one transfer at a time; it becomes a fast one once the driver is done
             wait_for(transfers[-1], telling, began + deadline)
         telling.now_and_then()
@@ -40,7 +44,8 @@ def copy_in(copy: HostCopy, deadline: float, progress: Progress, paced: Callable
     return Moved(size, time.monotonic() - began)
 
 
-def _write(drain: DataDrain, spans: Sequence[Span], paced: Callable[[], bool]) -> Transfer:
+def write(drain: DataDrain, spans: Sequence[Span], paced: Callable[[], bool]) -> Transfer:
+    """Starts a copy to the device. `paced`: whether the driver's copies are let in between."""
     return drain.write_paced(spans, paced) if paces(drain) else drain.write(spans)
 
 
@@ -55,9 +60,10 @@ def _start(copy: HostCopy, write: Callable[[], Transfer]) -> Transfer:
     return transfer
 
 
-def plan_by_segment(copy: HostCopy) -> list[list[Span]]:
-    """Returns copies grouped by segment; `host` counts from the segment's first byte."""
-    return spans_by_segment(copy.memory.ranges, copy.memory.sizes, copy.planned, _segment_sizes(copy))
+def plan_by_segment(copy: HostCopy, ids: Sequence[int]) -> list[list[Span]]:
+    """Returns copies of these handles grouped by segment; `host` counts from the segment's first byte."""
+    layout = copy.planned.of(ids)
+    return spans_by_segment(copy.memory.ranges, copy.memory.sizes, layout, _segment_sizes(copy))
 
 
 def _segment_sizes(copy: HostCopy) -> Sequence[int]:

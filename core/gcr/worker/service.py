@@ -28,6 +28,7 @@ STEPS: frozenset[type[Operation[Any]]] = frozenset(
         ops.SetAside,
         ops.ReadInPlace,
         ops.Refill,
+        ops.RefillAhead,
         ops.CopyOn,
         ring.Fill,
         ring.Empty,

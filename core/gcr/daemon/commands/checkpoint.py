@@ -16,6 +16,7 @@ from gcr.daemon.active import Active
 from gcr.daemon.commands import container, context, evicting, parking, resting, whole
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.connecting import await_agents
+from gcr.daemon.commands.head_start import HeadStart, head_start, refuse_then
 from gcr.daemon.commands.running_again import restore_after_failure, running_again
 from gcr.daemon.commands.telling import Story, telling
 from gcr.daemon.commands.transaction import (
@@ -36,6 +37,7 @@ from gcr.daemon.permission import OURSELVES, Caller
 from gcr.engine.admit import admit, refuse_what_the_driver_refuses
 from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import Course, phases
+from gcr.engine.plan import Plan
 from gcr.engine.routes import checkpoint, driver, running_on
 from gcr.engine.steps.resident import refuse_means_that_leave
 from gcr.engine.target import Target
@@ -61,6 +63,7 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
     job = _job(node, request, asked.caller)
     if request.container and (done := container.report_of(job, request)):
         return done
+    refuse_then(node, job, request, asked.caller)
     with telling(node, job, course, asked, request.image) as story:
         return story.done(_carried_out(node, job, course, request, asked, story))
 
@@ -321,14 +324,9 @@ class Attempt(Struct, frozen=True):
         asked = self.request
         options = Options.off_the_device(data_only, asked.live, asked.paranoid, asked.resident, asked.context_later)
         work = Work.of(job.name, targets, node, course, options)
-        if imaging and self.saving:
-            plan = checkpoint.plan_of(work, partial(self._may_stop, targets, imaging, self.saving))
-        elif imaging:
-            plan = imaged(work, imaging, not self.request.timeout, partial(job.results.add, imaging))
-        else:
-            plan = checkpoint.plan_of(work)
         try:
-            carry_out(node, job, plan, targets)
+            with head_start(node, asked) as beside:
+                carry_out(node, job, self._plan(work, beside), targets)
         except Exception as error:
             if imaging and imaging.streamed and not work.decision:
                 imaging.fail(error)
@@ -345,6 +343,14 @@ class Attempt(Struct, frozen=True):
         elif imaging and work.decision and not self.saving:
             imaging.write_staged(targets, work.decision.decided_at, course)
         return reports.of_checkpoint(job, work, slowest_link(targets, lambda arena: arena.link_out_bytes_per_s))
+
+    def _plan(self, work: Work, beside: HeadStart | None) -> Plan:
+        imaging = self.imaging
+        if imaging and self.saving:
+            return checkpoint.plan_of(work, partial(self._may_stop, list(work.targets), imaging, self.saving))
+        if imaging:
+            return imaged(work, imaging, not self.request.timeout, partial(self.job.results.add, imaging))
+        return checkpoint.plan_of(work, beside=beside)
 
     def _may_stop(self, targets: list[Target], imaging: Imaging, saving: Saving) -> None:
         saving.may_begin()

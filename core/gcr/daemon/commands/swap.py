@@ -1,7 +1,7 @@
 """`gcr swap A B`: A leaves its device and B comes back to it, or both are as they were.
 
-One after the other. B needs the room that A has, and A keeps it until its checkpoint is decided: before that B's
-physical memory could be made only where both fit, and a checkpoint that then failed would have to suspend B once more.
+B needs the room that A has, and A keeps it until its checkpoint is decided. Before that B has a head start where there
+is room besides (head_start.py): that is undone by an eviction. B's processes are touched after A's decision alone.
 """
 
 import logging
@@ -17,7 +17,9 @@ from gcr.api.requests import RestoreRequest, SwapRequest, Target
 from gcr.daemon.commands import checkpoint, restore
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.jobs import Job
 from gcr.daemon.permission import OURSELVES, Caller
+from gcr.daemon.residents import Resident, evict
 from gcr.errors import GcrError, Interrupted, Lost, SwapFailed, Unanswered, UsageError, WrongState
 from gcr.job.states import State
 
@@ -38,7 +40,20 @@ class Swap(Struct, frozen=True):
 
     def run(self) -> SwapReport:
         """Both reports. Raises SwapFailed where B did not come back and A did; and what the checkpoint of A raises."""
-        self._refuse()
+        back = self._refuse()
+        stays = bool(self._resident(back))
+        try:
+            return self._swapped()
+        except GcrError:
+            for one in () if stays else self._resident(back):  # of the head start
+                evict(one)
+            raise
+
+    def _resident(self, job: Job) -> list[Resident]:
+        holds = {process.hold for process in job.begun}
+        return [one for one in self.node.residents.all() if one.hold in holds]
+
+    def _swapped(self) -> SwapReport:
         began = time.monotonic()
         out = checkpoint.run(self.node, self.request.checkpoint(), self._asked(self.request.out, self.cancelled))
         left = time.monotonic()
@@ -50,8 +65,8 @@ class Swap(Struct, frozen=True):
             raise self._undone(error) from error
         return SwapReport(out=out.timed(left - began), back=back.timed(time.monotonic() - left))
 
-    def _refuse(self) -> None:
-        """Refuses before the first job is touched. Raises NoSuchJob, NotOurs, UsageError, WrongState."""
+    def _refuse(self) -> Job:
+        """Refuses before the first job is touched. Returns B. Raises NoSuchJob, NotOurs, UsageError, WrongState."""
         back = self.node.jobs.find(self.request.back, self.caller.may_use)
         self.caller.check_owner(back.owner, f"job {back.name}")
         if self.request.out in (back.name, back.program.pid, *back.processes):
@@ -59,6 +74,7 @@ class Swap(Struct, frozen=True):
         if back.busy or back.state not in RESTING:
             text = f"job {back.name} is not suspended, it is {back.state}"
             raise WrongState(text, state=back.state, hint="gcr ps")
+        return back
 
     def _come_back(self, passed: float) -> RestoreReport:
         """`passed`: seconds of the swap's time that are over."""

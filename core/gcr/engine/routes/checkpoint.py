@@ -13,7 +13,7 @@ from gcr.engine.progress import Meter
 from gcr.engine.steps.books import CloseBooks
 from gcr.engine.steps.copy_out import CopyOut
 from gcr.engine.steps.decide import decide
-from gcr.engine.steps.freeze_and_drain import FreezeAndDrain
+from gcr.engine.steps.freeze_and_drain import Beside, FreezeAndDrain
 from gcr.engine.steps.hand_over import HandOver
 from gcr.engine.steps.image import KeepImage, WriteOut
 from gcr.engine.steps.live import CopyLive
@@ -27,10 +27,15 @@ from gcr.engine.work import Work
 from gcr.errors import NoRoom
 
 
-def plan_of(work: Work, may_stop: Callable[[], object] = lambda: None, outlet: Outlet | None = None) -> Plan:
+def plan_of(
+    work: Work,
+    may_stop: Callable[[], object] = lambda: None,
+    outlet: Outlet | None = None,
+    beside: Beside | None = None,
+) -> Plan:
     """Returns the plan. `outlet`: where the bytes go that the host has no room for; without one NoRoom is raised.
 
-    may_stop: asked before anything stops; raises what speaks against it.
+    may_stop: asked before anything stops; raises what speaks against it · beside: begins with the drain
     """
     meter = Meter(work.course, "draining", {})
     steps: list[Step] = [
@@ -44,7 +49,7 @@ def plan_of(work: Work, may_stop: Callable[[], object] = lambda: None, outlet: O
         RefuseToStay(work),
         CopyOut(work, meter),
         HandOver(work),
-        FreezeAndDrain(work, meter),
+        FreezeAndDrain(work, meter, beside),
         Stage(work),
         WriteOut(work),
     ]

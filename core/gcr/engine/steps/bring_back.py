@@ -54,9 +54,10 @@ class BringBack(Struct, frozen=True):
         return [partial(self._refill, target, each, meter) for each in self._refilling(target)]
 
     def _refilling(self, target: Target) -> list[WorkerPeer]:
-        """Returns the workers that copy to the device; none copies to memory that was resident."""
+        """Returns the workers that copy to the device; none does where all of the memory was resident."""
         workers = target.workers() if target.copy is None and not self.restore.image else ()
-        return [each for each in workers if (target.pid, each.device) not in self.restore.resident]
+        sizes, there = target.bytes_by_device, self.restore.resident
+        return [each for each in workers if there.get((target.pid, each.device), 0) < sizes[each.device]]
 
     @contextmanager
     def _pacing(self) -> Iterator[None]:
@@ -76,8 +77,9 @@ class BringBack(Struct, frozen=True):
 
     def _meter(self) -> Meter:
         """Returns what tells of the bytes that no image has brought yet."""
-        there = {*self.restore.refilled, *self.restore.resident}
-        sizes = {copy: n for copy, n in sizes_of(self.restore.owners).items() if copy not in there}
+        restore = self.restore
+        lacking = {copy: n - restore.resident.get(copy, 0) for copy, n in sizes_of(restore.owners).items()}
+        sizes = {copy: n for copy, n in lacking.items() if n and copy not in restore.refilled}
         meter = Meter(self.restore.course, "refilling", sizes)
         if sizes:
             meter.start()

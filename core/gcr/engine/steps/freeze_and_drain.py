@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -16,6 +17,22 @@ from gcr.peers.worker import WorkerPeer
 from gcr.protocol.operations.operation import Done
 
 
+class Beside(Protocol):
+    """Something that takes room on the devices while the data leaves, and that nothing waits for."""
+
+    def begin(self) -> None:
+        """Raises nothing."""
+        ...
+
+    def stop(self) -> None:
+        """Begins nothing more: the room that comes free next is another's. Raises nothing."""
+        ...
+
+    def give_up(self) -> None:
+        """Gives the room back, before the processes take theirs again. Raises nothing."""
+        ...
+
+
 class FreezeAndDrain(Struct, frozen=True):
     """Runs both for all processes at once; without the freeze where the control state stays.
 
@@ -24,6 +41,7 @@ class FreezeAndDrain(Struct, frozen=True):
 
     work: Work
     meter: Meter
+    beside: Beside | None = None
 
     def do(self, undo: Transaction) -> None:
         work, meter = self.work, self.meter
@@ -41,7 +59,12 @@ class FreezeAndDrain(Struct, frozen=True):
         steps += [partial(drain, work, target, meter) for target in work.targets]
         if work.stream:
             steps = [partial(work.stream.or_stop, step) for step in steps]
+        elif self.beside:
+            undo.push("head start", self.beside.give_up)  # the last: a driver that takes a process back needs room
+            self.beside.begin()
         side_by_side(steps)
+        if self.beside:
+            self.beside.stop()
         work.course.left(work.node.config.stage_s)
 
 

@@ -109,3 +109,7 @@ class WorkerCopies(WorkerCalls):
     def refill(self, copy: CopyName, deadline: float, progress: Progress) -> ops.Moved:
         """Copies the arena's bytes to the memory that `create` made."""
         return self._call(ops.Refill(copy, deadline), timeout=deadline + 5, progress=progress)
+
+    def refill_ahead(self, copy: CopyName, most: int, begins: bool, deadline: float) -> int:
+        """Makes and refills the next piece of a suspended process's memory. Returns its bytes: see ops.RefillAhead."""
+        return self._call(ops.RefillAhead(copy, most, begins, deadline), timeout=deadline + 5).bytes

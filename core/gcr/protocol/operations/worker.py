@@ -331,6 +331,20 @@ class Refill(OfCopy[Moved], frozen=True):
     deadline: float
 
 
+class RefillAhead(OfCopy[Bytes], frozen=True):
+    """Makes and refills the next piece of a suspended process's memory, which is resident then. Gives its bytes.
+
+    They are 0 where there is no piece left, no room, or a restore under way; also where `begins` is not set, and what
+    was made before is gone. most: bytes
+    """
+
+    op = "refill_ahead"
+
+    most: int
+    begins: bool
+    deadline: float
+
+
 # The snapshot of a copy on the device.
 
 

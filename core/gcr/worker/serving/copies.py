@@ -16,6 +16,7 @@ from gcr.protocol.channel import Request
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import Answer, Handlers
 from gcr.protocol.seqpacket import close_all
+from gcr.worker import ahead
 from gcr.worker.holdings import Holdings
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.link import IN, OUT, Link
@@ -43,6 +44,7 @@ class CopyServing(Struct, frozen=True):
             ops.Knows: lambda asked, _fds, _request: Answer(self._knows(asked)),
             ops.Reclaim: lambda asked, fds, _request: self._reclaim(asked, fds),
             ops.DriverAtWork: lambda asked, _fds, _request: self.holdings.driver_at_work(asked.hold, asked.seconds),
+            ops.RefillAhead: lambda asked, _fds, _request: Answer(self._refill_ahead(asked)),
             ops.Refill: lambda asked, _fds, request: Answer(self._refill(asked, request)),
         }
 
@@ -105,6 +107,13 @@ class CopyServing(Struct, frozen=True):
 
     def _refill(self, asked: ops.Refill, request: Request) -> ops.Moved:
         return copy_in(self.holdings.copy(asked.copy), asked.deadline, self.link.teller(request, IN), self._paced)
+
+    def _refill_ahead(self, asked: ops.RefillAhead) -> ops.Bytes:
+        known = self.holdings.known_copy(asked.copy)
+        if known is None:
+            return ops.Bytes(0)
+        piece = ahead.Asked(asked.copy.transaction, asked.most, asked.begins)
+        return ops.Bytes(ahead.refill_ahead(known, piece, asked.deadline, lambda: self.holdings.driver_s() > 0))
 
     def _paced(self, size: int) -> bool:
         """Tells whether a refill of this size lets the driver's copies in between: the driver would end after it."""
