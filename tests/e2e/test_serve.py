@@ -5,6 +5,7 @@ Each answer says which model gave it and what was in its device memory, so a wro
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -39,6 +40,19 @@ def test_two_servers_take_turns_and_answer_from_their_memory(served: Served) -> 
     pid = served.machine.job("embed")["pid"]
     assert served.end() == 0
     assert served.machine.job("embed")["pid"] == pid  # its jobs are left
+
+
+def test_a_model_comes_in_while_the_other_one_leaves_where_there_is_room_for_it(served: Served) -> None:
+    """By the file's count one has room at a time. What is left of that is enough for the memory of `chat`."""
+    served.machine.memory = 256 * MIB
+    served.start(f"memory = {95 * MIB}", more=f"memory = {60 * MIB}")
+    for number, name in enumerate(("chat", "embed", "chat")):
+        served.ask(name, f"prompt {number}")
+    assert served.wrong == []
+    logged = served.machine.logs()["gcrd.log"]
+    started = re.findall(r"job (\w+): a head start of (\d+) bytes", logged)
+    assert [(name, int(size) >= EACH) for name, size in started] == [("chat", True)], started
+    assert served.end() == 0
 
 
 def test_clients_at_once_of_both_while_they_are_swapped(served: Served) -> None:

@@ -14,7 +14,7 @@ from enum import Enum, auto
 
 from gcr.errors import GcrError, NoRoom
 from gcr.serve.config import Parking
-from gcr.serve.upstream import Jobs, Moved
+from gcr.serve.upstream import Jobs, Moved, Next
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +51,12 @@ class Contexts:
         if there:
             self._there.append(name)
 
-    async def park(self, name: str, idle: bool, awaited: bool) -> Moved:
+    async def park(self, name: str, idle: bool, awaited: bool, then: Next | None = None) -> Moved:
         """Parks a model. idle: no other one wants its room. awaited: one that wakes does, and the context leaves after
-        this returns.
+        this returns. then: as of `Jobs.park`
         """
         later = (idle and self._stay is Stay.WITH_MEMORY) or (awaited and self._stay is not Stay.ALWAYS)
-        done = await self._jobs.park(name, context_later=later)
+        done = await self._jobs.park(name, later, then)
         self.parked(name, done.context, done.memory, idle)
         return done
 

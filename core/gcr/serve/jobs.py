@@ -22,7 +22,7 @@ import aiohttp
 from gcr import processes
 from gcr.api.listings import DeviceList, JobInfo
 from gcr.api.reports import CheckpointReport
-from gcr.api.requests import DevicesRequest
+from gcr.api.requests import DevicesRequest, NextJob
 from gcr.errors import DaemonUnavailable, GcrError, NameTaken, NotAllKnown, UnsupportedState, WrongState
 from gcr.library import calls
 from gcr.library.answers import checked
@@ -32,7 +32,7 @@ from gcr.serve import origin
 from gcr.serve.commands import filled, port_in
 from gcr.serve.config import ModelConfig, Parking, environment_of
 from gcr.serve.ports import LOOPBACK
-from gcr.serve.upstream import Found, Moved
+from gcr.serve.upstream import Found, Moved, Next
 from gcr.serveerrors import ModelTaken, NeverHealthy
 
 log = logging.getLogger(__name__)
@@ -119,8 +119,8 @@ class NodeJobs:
                 await asyncio.sleep(pause)
                 pause = min(SLOWEST_HEALTH_S, pause * 1.2)
 
-    async def park(self, name: str, context_later: bool) -> Moved:
-        report = await self._call(lambda: self._parked(Job(name, None), context_later))
+    async def park(self, name: str, context_later: bool, then: Next | None = None) -> Moved:
+        report = await self._call(lambda: self._parked(Job(name, None), context_later, then))
         context, memory = report.state == "data_suspended", report.resident_bytes > 0
         return Moved(bytes=report.bytes, seconds=_phases(report, _PARK_PHASES), context=context, memory=memory)
 
@@ -144,10 +144,11 @@ class NodeJobs:
     async def end(self, name: str, job: Found) -> None:
         await self._call(lambda: _end(job))
 
-    def _parked(self, job: Job, context_later: bool) -> CheckpointReport:
+    def _parked(self, job: Job, context_later: bool, then: Next | None = None) -> CheckpointReport:
         data_only = bool(self._parking.data_only)
         later = context_later and not data_only
-        return self._staying(job.name, partial(job.checkpoint, data_only=data_only, context_later=later))
+        ahead = NextJob(then.name, then.bytes) if then else None
+        return self._staying(job.name, partial(job.checkpoint, data_only=data_only, context_later=later, then=ahead))
 
     def _staying(
         self, name: str | int, checkpoint: Callable[..., CheckpointReport], stays: bool = True

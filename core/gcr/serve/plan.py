@@ -13,6 +13,7 @@ from msgspec import Struct
 from gcr.policy import Candidate, Policy
 from gcr.serve.policies import Lru
 from gcr.serve.states import AWAY, HOLDS_ROOM, State
+from gcr.serve.upstream import Next
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +133,17 @@ def shortfall(demand: View, holding: Sequence[View], room: int | None) -> float:
     if (demand.need or 0) > room and not any(each.pinned for each in holding):
         return float("inf") if holding else 0
     return sum(each.need or 0 for each in holding) + (demand.need or 0) - room
+
+
+def next_in(views: Sequence[View], room: int | None, policy: Policy, now: float) -> Next | None:
+    """Returns the model that comes next, if it is parked, and there is room for a part of it already."""
+    wanted = {each.name: each for each in views if each.wanted and each.may_begin <= now}
+    needs = [each.need for each in views if each.state in HOLDS_ROOM]
+    if not wanted or room is None or None in needs:
+        return None
+    first = wanted[_Asked(policy).comes([each.candidate for each in wanted.values()], now)[0]]
+    left = room - sum(need or 0 for need in needs)
+    return Next(first.name, left) if first.state == State.PARKED and not first.crowded and left > 0 else None
 
 
 def _made_room(demand: View, holding: Sequence[View], missing: float, asked: _Asked, now: float) -> Plan:

@@ -20,7 +20,7 @@ from gcr.serve.config import END, ServeConfig
 from gcr.serve.contexts import Contexts, stay_of
 from gcr.serve.metrics import Metrics
 from gcr.serve.model import Model, Waiter
-from gcr.serve.plan import plan
+from gcr.serve.plan import next_in, plan
 from gcr.serve.ports import free_port
 from gcr.serve.refusals import Refusal
 from gcr.serve.room import TIGHT_S, Room
@@ -241,9 +241,12 @@ class Pool:
 
     async def _park(self, model: Model) -> None:
         await self._quiet(model.name)
-        idle = not any(each.view(_now(), self._config.hold).wanted for each in self.models.values())
+        now = _now()
+        views = [each.view(now, self._config.hold) for each in self.models.values()]
+        idle = not any(each.wanted for each in views)
         awaited = any(each.awaited for each in self.models.values())
-        done = await self._contexts.park(model.name, idle, awaited)
+        then = next_in(views, self._room.at(now), self._policy, now)
+        done = await self._contexts.park(model.name, idle, awaited, then)
         model.takes(done.bytes, self._room)
         self._metrics.phases("park", done.seconds)
         model.draining = False

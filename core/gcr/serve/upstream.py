@@ -37,6 +37,13 @@ class Moved(Struct, frozen=True, kw_only=True):
     memory: bool = False
 
 
+class Next(Struct, frozen=True):
+    """The parked model that comes in once another one is parked. `bytes`: of device memory that it may have before."""
+
+    name: str
+    bytes: int
+
+
 class Jobs(Protocol):
     """Each call may take long, and raises GcrError."""
 
@@ -61,8 +68,11 @@ class Jobs(Protocol):
     async def healthy(self, model: ModelConfig, job: Found) -> None:
         """Returns once the server answers. Raises NeverHealthy."""
 
-    async def park(self, name: str, context_later: bool) -> Moved:
-        """Parks a model. context_later: its memory leaves now, and where there is a way its context by `leave`."""
+    async def park(self, name: str, context_later: bool, then: Next | None = None) -> Moved:
+        """Parks a model. context_later: its memory leaves now, and where there is a way its context by `leave`.
+
+        then: memory of this one is refilled meanwhile, where the device has room besides
+        """
 
     async def wake(self, name: str) -> Moved: ...
 

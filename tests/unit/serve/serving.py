@@ -18,7 +18,7 @@ from gcr.errors import GcrError, NoSuchJob
 from gcr.serve.config import ModelConfig, ServeConfig, load
 from gcr.serve.server import Server, listening, url_of
 from gcr.serve.status import Seen
-from gcr.serve.upstream import Found, Moved
+from gcr.serve.upstream import Found, Moved, Next
 
 PATIENCE = 30.0
 TIGHT = {"total": 10, "sizes": {"a": 6, "b": 6}}  # of FakeJobs: the device has room for one model
@@ -36,6 +36,7 @@ class FakeJobs:
     memory: bool = True  # of parked models stays there, too
     raises: dict[str, list[GcrError]] = field(default_factory=dict)
     done: list[tuple[str, str]] = field(default_factory=list)
+    nexts: list[Next | None] = field(default_factory=list)  # that the parks were told of
     jobs: dict[str, Found] = field(default_factory=dict)
     servers: dict[str, "FakeServer"] = field(default_factory=dict)
     images: dict[str, int] = field(default_factory=dict)  # the port of each server that was saved
@@ -70,11 +71,12 @@ class FakeJobs:
     async def healthy(self, model: ModelConfig, job: Found) -> None:
         await self._do("healthy", model.name)
 
-    async def park(self, name: str, context_later: bool = False) -> Moved:
+    async def park(self, name: str, context_later: bool = False, then: Next | None = None) -> Moved:
         assert not self.servers[name].active, f"{name} was parked in the middle of a request"
         await self._do("park", name)
         assert not self.servers[name].active, f"{name} got a request while it was parked"
         self.servers[name].parked = True
+        self.nexts.append(then)
         context = self.contexts or context_later
         self._set(name, parked=True, context=context, memory=self.memory)
         seconds = {"stop": self.way}

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from gcr import processes
+from gcr.api.requests import NextJob
 from gcr.errors import GcrError, NoRoom, UnsupportedState, WrongState
 from gcr.names import JOB_NAME
 from gcr.protocol.begun import Surroundings
@@ -19,7 +20,7 @@ from gcr.serve import jobs as serve_jobs
 from gcr.serve import origin
 from gcr.serve.config import ModelConfig, Parking, load
 from gcr.serve.jobs import NodeJobs
-from gcr.serve.upstream import Found
+from gcr.serve.upstream import Found, Next
 
 
 class Asked:
@@ -53,13 +54,19 @@ class Asked:
 def test_a_model_is_parked_as_configured(configured: dict[str, bool], how: dict[str, bool], later: bool) -> None:
     job: Any = Asked()
     assert NodeJobs({}, parking=Parking(**configured))._parked(job, later) == "report"
-    assert job.how == [{**how, "context_later": later and not how["data_only"]}]
+    assert job.how == [{**how, "context_later": later and not how["data_only"], "then": None}]
+
+
+def test_the_model_that_comes_in_next_is_named_with_the_room_that_it_may_have() -> None:
+    job: Any = Asked()
+    NodeJobs({}, parking=Parking(resident=False))._parked(job, True, Next("b", 5))
+    assert job.how == [{"data_only": False, "context_later": True, "then": NextJob("b", 5)}]
 
 
 def test_a_model_whose_memory_cannot_stay_is_parked_without() -> None:
     job: Any = Asked(UnsupportedState("it shares memory"))
     assert NodeJobs({})._parked(job, False) == "report"
-    how = {"data_only": False, "context_later": False}
+    how = {"data_only": False, "context_later": False, "then": None}
     assert job.how == [{**how, "resident": True}, how]
 
 

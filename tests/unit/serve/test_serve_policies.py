@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from gcr.policy import Candidate
 from gcr.serve import policies
-from gcr.serve.plan import Plan, View, plan
+from gcr.serve.plan import Plan, View, next_in, plan
 from gcr.serve.policies import BUILT_IN, Cost, Lru, Priority
 from gcr.serve.states import AWAY, HOLDS_ROOM, State
+from gcr.serve.upstream import Next
 from gcr.serveerrors import BadServeConfig
 
 GIB = 1 << 30
@@ -381,3 +382,27 @@ def test_a_plugin_brings_a_policy_and_a_broken_one_harms_none(tmp_path, monkeypa
     assert found.leaves([Candidate(name="a"), Candidate(name="b")], Candidate(name="c"), 0.0) == ["b", "a"]
     with pytest.raises(BadServeConfig, match="newest"):
         policies.chosen("newst")
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        ([], Next("b", GIB // 2)),
+        ([view("c", State.PARKED, waiting=1, since=8.0)], Next("c", GIB // 2)),
+        ([view("c", State.COLD, waiting=1, since=8.0)], None),  # it is to start, so all room is left to it
+        ([view("c", State.PARKED, waiting=1, since=8.0, may_begin=NOW + 1)], Next("b", GIB // 2)),
+        ([view("c", bytes=GIB // 2)], None),
+        ([view("c", bytes=None)], None),
+    ],
+)
+def test_the_model_that_comes_next_may_have_what_no_other_one_has(others: list[View], found: Next | None) -> None:
+    models = [view("a", State.PARKING), view("b", State.PARKED, waiting=1, since=9.0), *others]
+    assert next_in(models, GIB + GIB // 2, Lru(), NOW) == found
+
+
+def test_no_model_comes_next_where_none_waits_the_room_is_not_known_or_the_device_has_refused_it() -> None:
+    leaving = view("a", State.PARKING)
+    waiting = view("b", State.PARKED, waiting=1, since=9.0)
+    assert next_in([leaving, waiting], None, Lru(), NOW) is None
+    assert next_in([leaving, view("b", State.PARKED)], 2 * GIB, Lru(), NOW) is None
+    assert next_in([leaving, view("b", State.PARKED, waiting=1, crowded=True)], 2 * GIB, Lru(), NOW) is None

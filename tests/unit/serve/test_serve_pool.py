@@ -8,6 +8,7 @@ from serving import TIGHT, Client, FakeJobs, code_of, config_of, front, served
 
 from gcr.errors import NoRoom
 from gcr.serve.schedule import Schedule
+from gcr.serve.upstream import Next
 
 
 @served
@@ -275,3 +276,13 @@ def test_its_end_does_not_wait_for_a_server_to_become_healthy(on_stop, ended, tm
             assert jobs.ways("end") == ended
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@served
+async def test_a_model_that_is_waited_for_comes_in_where_there_is_room_while_the_other_leaves(tmp_path):
+    jobs = FakeJobs(total=10, sizes={"a": 6, "b": 6})
+    async with front(config_of(tmp_path), jobs) as client:
+        for name in ("a", "b", "a"):
+            await client.ask(name)
+        assert jobs.ways("park") == ["a", "b"]
+        assert jobs.nexts == [None, Next("a", 4)]  # b was to be started
