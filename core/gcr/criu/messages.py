@@ -33,6 +33,13 @@ class CgroupMode(IntEnum):
     IGNORE = 0
 
 
+class NetworkLock(IntEnum):
+    """`network_lock`: CRIU's way to keep packets from a connection that it saves."""
+
+    IPTABLES = 1  # by the program of this name
+    NFTABLES = 2  # by a library that CRIU is linked with
+
+
 class Field(Struct, frozen=True):
     name: str
     number: int
@@ -60,6 +67,7 @@ _MESSAGES: Mapping[str, Sequence[Field]] = {
         Field("external", 37, _STRING, _REPEATED),
         Field("timeout", 45, _UINT32),
         Field("tcp_close", 52, _BOOL),
+        Field("network_lock", 64, _INT32),
     ],
     "criu_features": [
         Field("mem_track", 1, _BOOL),

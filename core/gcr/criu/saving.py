@@ -9,6 +9,7 @@ import fcntl
 import logging
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from msgspec import Struct
 
 from gcr.criu import statistics
 from gcr.criu.conversation import Conversation, Stage, conversation
-from gcr.criu.messages import CgroupMode, RequestType
+from gcr.criu.messages import CgroupMode, NetworkLock, RequestType
 from gcr.criu.statistics import DumpStatistics, RestoreStatistics
 from gcr.imageerrors import NotDumped, NotRestored
 from gcr.processes import identify, parent_pid
@@ -225,6 +226,7 @@ def _chosen(wishes: Wishes) -> dict[str, Any]:
         "shell_job": wishes.shell_job,
         "tcp_established": wishes.tcp_established,
         "tcp_close": wishes.tcp_close,
+        "network_lock": NetworkLock.IPTABLES if shutil.which("iptables") else NetworkLock.NFTABLES,
         "file_locks": wishes.file_locks,
         "external": wishes.external,
         "link_remap": True,
