@@ -49,6 +49,7 @@ WIDE = {
 WRITERS = {
     "gcr/criu/pagemap.py": "a pagemap of CRIU's without zeros",
     "gcr/criu/saving.py": "which pid the kernel gave last",
+    "gcr/criu_helper/__main__.py": "how early the kernel ends it when memory is short",
     "gcr/job/journal.py": "decision records",
     "gcr/rendezvous/folder.py": "which daemon a folder belongs to",
     "gcr/serve/seat.py": "locks of models",

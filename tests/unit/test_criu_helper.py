@@ -1,0 +1,51 @@
+"""A CRIU helper as a process, with a program in place of CRIU that notes how it was started."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gcr.errors import CriuUnusable
+from gcr.peers.criu import CriuPeer
+from gcr.protocol.channel import Channel
+from gcr.protocol.operations.criu import Look
+
+NOTING = """#!/bin/sh
+grep SigIgn /proc/$$/status | cut -f2 > {folder}/ignored
+cat /proc/$$/oom_score_adj > {folder}/score
+"""
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+OURS = Path("/proc/self/oom_score_adj")
+
+
+def test_no_end_of_a_service_or_of_memory_ends_criu_inside_of_a_program(tmp_path: Path) -> None:
+    before = int(OURS.read_text())
+    noting = tmp_path / "criu"
+    noting.write_text(NOTING.format(folder=tmp_path))
+    noting.chmod(0o700)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", "gcr.criu_helper", str(theirs.fileno())]
+    OURS.write_text(str(max(before, 500)))  # as a service that may be ended early
+    try:
+        helper = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env={**os.environ, "GCR_CRIU": str(noting)}, stderr=subprocess.DEVNULL
+        )
+    finally:
+        OURS.write_text(str(before))
+    theirs.close()
+    channel = Channel(ours, name="helper").start()
+    with pytest.raises(CriuUnusable, match="ended before it answered"):
+        CriuPeer(channel, helper.pid).look(Look(os.getpid(), (), "nvidia", True, (), "nowhere", ()))
+    ignored = int((tmp_path / "ignored").read_text(), 16)
+    assert all(ignored >> (number - 1) & 1 for number in ENDING)
+    assert int((tmp_path / "score").read_text()) <= 0
+    for number in ENDING:
+        helper.send_signal(number)
+    with pytest.raises(CriuUnusable):
+        CriuPeer(channel, helper.pid).look(Look(os.getpid(), (), "nvidia", True, (), "nowhere", ()))
+    channel.close()
+    assert helper.wait(20) == 0
