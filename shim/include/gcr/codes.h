@@ -43,7 +43,7 @@ enum FrameType {
     kFreeze = 24,  // TransactionRecord; reply TransactionRecord. From here on the agent makes no driver call.
     kThaw = 25,  // TransactionRecord; reply TransactionRecord. Driver calls are allowed again.
     kUnstage = 26,  // StageRequest (offset of the first descriptor wanted); reply StageRequest + descriptors
-    kDrop = 27,  // TransactionRecord; reply TransactionRecord. Staged descriptors are closed.
+    kDrop = 27,  // TransactionRecord; reply TransactionRecord. Staged descriptors, if any, are closed.
     kMappings = 28,  // ExportRequest (after_id is a cursor); reply ExportReply + MappingRecord[]
     kDiscard = 29,  // TransactionRecord; reply CountRecord. What was imported is unmapped again: handed over.
     // IdList; reply CountRecord. Instead of kImport: new memory at the old addresses, without access yet, its bytes

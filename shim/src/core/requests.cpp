@@ -245,7 +245,7 @@ constexpr uint32_t in(wire::AgentPhase phase) {
 }
 constexpr uint32_t kAnyPhase = ~0u;
 
-enum Names { kNoTransaction, kOpens, kCurrent, kOfTheStaged };
+enum Names { kNoTransaction, kOpens, kCurrent, kOfTheStaged, kOfTheStagedIfAny };
 
 struct Rule {
     uint16_t type;
@@ -293,7 +293,7 @@ const Rule kRules[] = {
     {wire::kLeave, sizeof(wire::TransactionRecord), in(kHandedOver), true, false, kCurrent, on_leave},
     {wire::kStage, sizeof(wire::StageRequest), in(kQuiesced) | in(kHandedOver), true, true, kCurrent, on_stage},
     {wire::kUnstage, sizeof(wire::StageRequest), kAnyPhase, true, false, kOfTheStaged, on_unstage},
-    {wire::kDrop, sizeof(wire::TransactionRecord), kAnyPhase, true, false, kOfTheStaged, on_drop},
+    {wire::kDrop, sizeof(wire::TransactionRecord), kAnyPhase, true, false, kOfTheStagedIfAny, on_drop},
 };
 
 const Rule* rule_for(uint16_t type) {
@@ -312,6 +312,8 @@ bool right_transaction(const Rule& rule, uint64_t named) {
             return in_phase(kRunning) || named == session.transaction.load();  // running: wrong phase
         case kOfTheStaged:
             return named == session.staged.transaction();
+        case kOfTheStagedIfAny:  // it left them as its process was saved, or an image has the bytes
+            return named == session.staged.transaction() || session.staged.total() == 0;
     }
     return false;
 }
