@@ -102,6 +102,11 @@ def print_failure(error: GcrError, about: str = "") -> None:
     say("\n".join([f"gcr: {of}{headline}", *(f"  {line}" for line in lines)]))
 
 
+def say_stopped(job: str, image: str) -> None:
+    """Says where a job is that ended in the foreground, as it was stopped into an image."""
+    say(f"gcr: {job} was stopped into image {image}; back with: gcr restore --image {image}")
+
+
 def say(text: str) -> None:
     """Prints a text for people on stderr. A stderr that cannot be written stops nothing, least of all a checkpoint."""
     try:

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from gcr.cli import parts
 from gcr.cli.asking import asked
 from gcr.cli.options import Options
+from gcr.cli.output import say_stopped
 from gcr.cli.revivable import Revivable
 from gcr.cli.unparking import bring, revival_in, reviver
 from gcr.criu import program
@@ -45,6 +46,8 @@ class Reviving(Struct, frozen=True):
         """
         with dump_folder(found.bytes, secret=bool(self.options.key().key())) as folder:
             done: Outcome = run(self._spec(found.job, folder), lambda _job, _pid: self._rest(then))
+        if done.image:
+            say_stopped(done.job, done.image)
         return done.code if self.attach else self._rest(then)
 
     def phases(self) -> dict[str, float]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gcr.cli.options import ON_BEHALF, Options, common_options, examples, parse_name
-from gcr.cli.output import NotWritten, print_json, print_text, say, success
+from gcr.cli.output import NotWritten, print_json, print_text, say, say_stopped, success
 from gcr.errors import GcrError, Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _run(spec: "JobSpec", as_json: bool) -> int:
 
     done = supervisor.run(spec)
     if done.image:
-        say(f"gcr: {done.job} was stopped into image {done.image}; back with: gcr restore --image {done.image}")
+        say_stopped(done.job, done.image)
     if done.unreported:
         say(f"gcr: no report in {spec.report}: {done.unreported}")
     code = None if spec.detach else done.code
