@@ -307,6 +307,13 @@ def test_a_consent_may_take_longer_than_all_that_criu_does(tree: Tree) -> None:
         ),
         (("pie: 12: Error (criu/pie/restorer.c:2332): Restorer fail 12",), "File exists"),
         (
+            (
+                "Error (criu/sk-tcp.c:81): Failed to lock it",
+                "Error (criu/cr-dump.c:1545): Dump files (pid: 12) failed with -1",
+            ),
+            "Failed to lock it",
+        ),
+        (
             ("Error (criu/cr-restore.c:1490): 12 killed by signal 11: Segmentation fault",),
             "12 killed by signal 11: Segmentation fault",
         ),

@@ -33,7 +33,7 @@ _WARNINGS = 2  # log level
 _GHOSTS = 1 << 30  # bytes of a file that has no name any more and is open still
 _SAID = re.compile(r"Error \([^)]*\): (.*)")
 # The first is in every log where CRIU may not raise its limit; the others come of a cause.
-_NO_CAUSES = ("setup RLIMIT_NOFILE", "FAILED", "Restorer fail", "exited, status=")
+_NO_CAUSES = ("setup RLIMIT_NOFILE", "FAILED", "Restorer fail", "exited, status=", "Dump files (pid")
 _REAPED_S, _LOOK_S = 5.0, 0.005
 _PID_MAX, _LAST_PID = Path("/proc/sys/kernel/pid_max"), Path("/proc/sys/kernel/ns_last_pid")
 _SOON = 1 << 15  # pids that the kernel may give while CRIU is at work
