@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from gcr.criu import saving, statistics
+from gcr.criu.preflight.tasks import thread_ids
 from gcr.criu.saving import Wishes
 from gcr.errors import CriuUnusable
 from gcr.imageerrors import NotDumped, NotRestored
@@ -65,6 +67,7 @@ class Tree:
         self.root = started(sys.executable, "-c", PROGRAM, str(self.counts), str(mib))
         self.moves()
         self.pids = sorted({int(pid) for _, pid, _ in self.seen().values()}, key=lambda pid: pid != self.root)
+        self.ids = {*self.pids, *chain.from_iterable(map(thread_ids, self.pids))}
 
     def seen(self) -> dict[str, list[str]]:
         names = ("root", "root-thread", "child", "child-thread")
@@ -89,6 +92,7 @@ class Tree:
         return saving.dump(CRIU, self.root, self.images, Wishes(**wishes), LIMIT, consent)  # type: ignore[arg-type]
 
     def restore(self, consent: object = lambda: None, **more: object) -> saving.RestoreStatistics | None:
+        saving.wait_until_free([*self.ids])  # as `tree.bring_back` does: another process may have a thread's id
         return saving.restore(CRIU, self.pids, self.images, Wishes(), LIMIT, consent, **more)  # type: ignore[arg-type]
 
     def has_ended(self) -> bool:
@@ -312,6 +316,13 @@ def test_a_consent_may_take_longer_than_all_that_criu_does(tree: Tree) -> None:
                 "Error (criu/cr-dump.c:1545): Dump files (pid: 12) failed with -1",
             ),
             "Failed to lock it",
+        ),
+        (
+            (
+                "pie: 12: Error (criu/pie/restorer.c:2185): Unable to create a thread: -17",
+                "Error (criu/cr-restore.c:1490): 13 killed by signal 9: Killed",
+            ),
+            "Unable to create a thread: -17",
         ),
         (
             ("Error (criu/cr-restore.c:1490): 12 killed by signal 11: Segmentation fault",),

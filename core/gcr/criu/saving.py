@@ -34,6 +34,7 @@ _GHOSTS = 1 << 30  # bytes of a file that has no name any more and is open still
 _SAID = re.compile(r"Error \([^)]*\): (.*)")
 # The first is in every log where CRIU may not raise its limit; the others come of a cause.
 _NO_CAUSES = ("setup RLIMIT_NOFILE", "FAILED", "Restorer fail", "exited, status=", "Dump files (pid")
+_BY_CRIU = "killed by signal 9"  # as a rule, since another process has failed
 _REAPED_S, _LOOK_S = 5.0, 0.005
 _PID_MAX, _LAST_PID = Path("/proc/sys/kernel/pid_max"), Path("/proc/sys/kernel/ns_last_pid")
 _SOON = 1 << 15  # pids that the kernel may give while CRIU is at work
@@ -243,4 +244,5 @@ def _words(response: Any, log: Path) -> str:
         lines = []
     said = [found[1] for line in lines if (found := _SAID.search(line))]
     causes = [text for text in said if not any(each in text for each in _NO_CAUSES)]
+    causes = [text for text in causes if _BY_CRIU not in text] or causes
     return causes[-1] if causes else os.strerror(response.cr_errno)
