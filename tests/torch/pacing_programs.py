@@ -47,6 +47,7 @@ def loses_a_rank(rank: int, world: int, store: str) -> Any:
     """Returns what the first rank is told when the other has gone."""
     logging.disable()
     keeper = Checkpointer(store, slowdown=0.1, timeout_s=5)
+    torch.distributed.barrier()  # or the first one may still be connecting
     if rank == 1:
         return None
     return [keeper.due(step) for step in range(20)]
