@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from gcr.criu import saving, statistics
+from gcr.criu.messages import NetworkLock
 from gcr.criu.preflight.tasks import thread_ids
 from gcr.criu.saving import Wishes
 from gcr.errors import CriuUnusable
@@ -339,3 +340,12 @@ def test_the_cause_is_told_and_not_what_came_of_it(tmp_path: Path, lines: Sequen
     for each in ((*more, *lines), (*lines, *more)):
         (tmp_path / "restore.log").write_text("\n".join(each))
         assert saving._words(SimpleNamespace(cr_errno=17), tmp_path / "restore.log") == word
+
+
+@pytest.mark.parametrize("there", [None, "/usr/sbin/iptables"])
+def test_nftables_are_for_connections_that_are_kept_alone(there: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CRIU makes a table for each dump that may use them, which stays where CRIU is killed: 450 made each dump slow."""
+    monkeypatch.setattr(saving.shutil, "which", lambda _: there)
+    kept = NetworkLock.IPTABLES if there else NetworkLock.NFTABLES
+    for wishes, by in ((Wishes(), NetworkLock.IPTABLES), (Wishes(tcp_established=True), kept)):
+        assert saving._chosen(wishes)["network_lock"] == by

@@ -223,11 +223,13 @@ def _duplicated(given: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
 
 
 def _chosen(wishes: Wishes) -> dict[str, Any]:
+    """Returns CRIU's options. A dump that may use nftables makes a table, which stays if CRIU is killed."""
+    keeps_packets = NetworkLock.IPTABLES if shutil.which("iptables") else NetworkLock.NFTABLES
     return {
         "shell_job": wishes.shell_job,
         "tcp_established": wishes.tcp_established,
         "tcp_close": wishes.tcp_close,
-        "network_lock": NetworkLock.IPTABLES if shutil.which("iptables") else NetworkLock.NFTABLES,
+        "network_lock": keeps_packets if wishes.tcp_established else NetworkLock.IPTABLES,
         "file_locks": wishes.file_locks,
         "external": wishes.external,
         "link_remap": True,
