@@ -11,7 +11,9 @@ import pytest
 from filed import Filed, back, stop
 from machine import VICTIMS, Machine, Victim, kill, until
 
+from gcr.api.jobevents import SaveDone, SaveFailed
 from gcr.checkpoints.run import run_in
+from gcr.rendezvous.following import Reader
 
 MIB = 1 << 20
 
@@ -21,6 +23,12 @@ if not importlib.util.find_spec("torch"):
 
 def training(machine: Machine) -> Victim:
     return machine.run("llm", sys.executable, str(VICTIMS / "torch_aside_victim.py"), str(machine.folder / "store"))
+
+
+def events_of_saves(machine: Machine) -> list[tuple[type, str, int | None]]:
+    with machine.connected() as client:
+        found = [each for each in Reader().rest(client) if isinstance(each, SaveDone | SaveFailed)]
+    return [(type(each), each.run, each.step) for each in found]
 
 
 def hold(machine: Machine, step: str, name: str) -> Path:
@@ -51,6 +59,12 @@ def test_a_training_saves_by_the_worker_and_says_so(machine: Machine) -> None:
     kill(*machine.children("gcr.worker"))
     held[0].unlink()
     assert job.ask("durable").startswith("not_saved: run train: step 5 is not saved: ")
+    saved = [(SaveDone, "train", step) for step in (1, 2, 3)]
+    assert sorted(events_of_saves(machine), key=lambda event: event[2]) == [
+        *saved,
+        (SaveFailed, "train", 4),
+        (SaveFailed, "train", 5),
+    ]
     assert [job.ask("save 6"), job.ask("durable"), job.ask("load 6")] == ["copy", "ok", "right"]
 
     kill(int(job.ask("helper")))

@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from gcr import schemas
 from gcr.api import jobevents
@@ -17,6 +18,7 @@ COMMAND = {"job": "llm", "transaction": "abc", "by": "uid 1, pid 2: gcr checkpoi
 DONE = {**COMMAND, "state": "suspended", "simulated": True, "bytes": 5 << 30, "took_s": 0.7, "phases_s": {"stop": 0.1}}
 COPY = {"copy_s": 0.6, "bytes_per_s": 54e9, "link_bytes_per_s": 55e9}
 FAILED = {**COMMAND, "code": "no_room", "exit": 3, "message": "1 GiB short\n\x1b[31m", "state": None, "took_s": 0.1}
+SAVE = {"job": "llm", "pid": 7, "run": "train", "step": 9}
 REMOVAL = {
     "command": "prune",
     "by": "uid 1, pid 2: gcr prune --keep-last 1",
@@ -43,8 +45,8 @@ FACTS: dict[str, dict[str, Any]] = {
     "restore_failed": {**FAILED, "exit": 4, "state": "suspended"},
     "image_written": {"job": "llm", "image": "warm", "durable_s": 2.0, "bytes_written": 4096},
     "image_failed": {"job": "llm", "image": "warm", "code": "store_unusable", "message": "a full disk"},
-    "save_done": {"job": "llm", "pid": 7, "bytes": 5 << 30, "aside_s": 0.03, "safe_s": 0.25, "took_s": 0.4},
-    "save_failed": {"job": "llm", "pid": 7, "code": "no_room", "exit": 3, "message": "short", "took_s": 0.1},
+    "save_done": {**SAVE, "bytes": 5 << 30, "aside_s": 0.03, "safe_s": 0.25, "took_s": 0.4},
+    "save_failed": {**SAVE, "code": "no_room", "exit": 3, "message": "short", "took_s": 0.1},
     "images_removed": {**REMOVAL, "bytes_freed": 5 << 30},
     "removal_failed": {**REMOVAL, "code": "image_needed", "exit": 3, "message": "its only copy"},
 }
@@ -99,7 +101,11 @@ def test_people_read_what_a_swap_cost_and_why_it_was_refused() -> None:
     assert render(made(jobevents.ImagesRemoved)).endswith("prune: warm, warm2 and 1 more removed, 5.0 GiB free, 0.20 s")
     refused = render(made(jobevents.RemovalFailed))
     assert refused.endswith("prune of warm, warm2 and 1 more refused: image_needed: its only copy")
-    assert render(made(jobevents.SaveDone)).endswith("save done: 5.0 GiB of process 7 in 0.40 s, ran on after 0.03 s")
+    assert render(made(jobevents.SaveDone)).endswith(
+        "save done: 5.0 GiB of step 9 of run train, process 7 in 0.40 s, ran on after 0.03 s"
+    )
+    unsaid = replace(made(jobevents.SaveFailed), run="", step=None)
+    assert render(unsaid).endswith("save of process 7 refused: no_room: short")
     assert render(made(jobevents.RestoreFailed)).partition("restore ")[2].startswith("failed and rolled back, susp")
 
 

@@ -57,6 +57,8 @@ REFUSED: list[tuple[type[Request], dict[str, Any], str]] = [
     (SaveNowRequest, {"spans": ((4096, 1),), "in_place": (1,)}, "1 is the number of no span"),
     (SaveNowRequest, {"spans": ((4096, 1),), "in_place": (-1,)}, "-1 is the number of no span"),
     (SaveNowRequest, {"spans": ((8, 8), ((1 << 64) - 1, 2))}, "no span of memory"),
+    (SaveSpansRequest, {"run": "r" * 201}, "201 characters"),
+    (SaveSpansRequest, {"step": -1}, "step -1"),
 ]
 
 NOT_SUCH: list[tuple[type[Request], dict[str, Any], str]] = [
@@ -112,7 +114,7 @@ REQUESTS = [
     RestoreRequest(target="llm", image="warm", store="/s", devices={"0": "1"}),
     RestoreRequest(target="llm", without=(4711, 4712)),
     SwapRequest(out="llm", back=4711, data_only=True, devices={"0": "1"}),
-    SaveSpansRequest(timeout=9),
+    SaveSpansRequest(timeout=9, run="train", step=9),
     SaveNowRequest(spans=((4096, 1), (1 << 47, 1 << 33))),
     SaveNowRequest(spans=((4096, 1), (8192, 1)), in_place=(1,), fills=False),
     StopRequest(force=True),

@@ -209,23 +209,34 @@ class ImageFailed(JobEvent, frozen=True, kw_only=True):
     message: str
 
 
-class SaveDone(JobEvent, frozen=True, kw_only=True):
-    """A training program has saved device memory of its own: the bytes are on the host. Times are from its request.
+class SaveEvent(JobEvent, frozen=True, kw_only=True):
+    """A training program's save of its own device memory is over. run, step: as which, where the program has said so"""
+
+    pid: int
+    run: str = ""
+    step: int | None = None
+
+    @property
+    def of(self) -> str:
+        """Returns what was saved, in words."""
+        return f"{'' if self.step is None else f'step {self.step} of run {self.run}, '}process {self.pid}"
+
+
+class SaveDone(SaveEvent, frozen=True, kw_only=True):
+    """A save has its bytes on the host. Times are from the program's request.
 
     aside_s: it ran on · safe_s: it might write to memory that was read in place · took_s: the bytes were there
     """
 
-    pid: int
     bytes: int
     aside_s: float
     safe_s: float
     took_s: float
 
 
-class SaveFailed(JobEvent, frozen=True, kw_only=True):
-    """A save of a training program's memory was refused, or failed. The program runs on."""
+class SaveFailed(SaveEvent, frozen=True, kw_only=True):
+    """A save was refused, or failed. The program runs on."""
 
-    pid: int
     code: str
     exit: int
     message: str

@@ -24,6 +24,7 @@ from gcr.errors import UsageError
 
 Target = str | int
 MOST_WAIT_S = 60.0  # of a request for events
+MOST_OF_A_RUN = 200  # characters of its name
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -258,9 +259,21 @@ class SaveSpansRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknow
     """Saves device memory of the process that asks: it is copied aside on the device, or read in place.
 
     All is made ready. Then the save waits for `save_now` on the same connection, which names the memory.
+
+    run, step: what the program saves it as, for events; "" and None where it does not say. Raises UsageError.
     """
 
     op = "save_spans"
+
+    run: str = ""
+    step: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.run) > MOST_OF_A_RUN:
+            raise UsageError(f"the name of a run has {len(self.run)} characters, {MOST_OF_A_RUN} at most")
+        if self.step is not None and self.step < 0:
+            raise UsageError(f"step {self.step} is below 0")
 
 
 class SaveNowRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -53,13 +53,15 @@ class Aside:
     arrived: done when the bytes are on the host. Both have the error if the spans are not saved.
     """
 
-    def __init__(self, timeout: float = SAFE_S) -> None:
+    def __init__(self, timeout: float = SAFE_S, run: str = "", step: int | None = None) -> None:
         """Asks gcr to make all ready for `begin`, and waits for nothing. The program may run, allocate and free.
 
-        timeout: seconds that `begin` and `wait_for_copy` wait. Raises NoSuchJob without `gcr run`.
+        timeout: seconds that `begin` and `wait_for_copy` wait · run, step: for the daemon's events
+        Raises NoSuchJob without `gcr run`, UsageError.
         """
         if not under_gcr():
             raise NoSuchJob("this program is not under gcr run")
+        self._asked = SaveSpansRequest(timeout=DRAINED_S, run=run, step=step)
         self._spans: Sequence[Span] = ()
         self._places, self._timeout = [0], timeout
         self._region: Region | None = None
@@ -141,11 +143,10 @@ class Aside:
 
     def _ask(self) -> None:
         """Connects, and waits for the copy, on a thread of its own."""
-        asked = SaveSpansRequest(timeout=DRAINED_S)
         try:
             self._connect()
             with self._client.result() as client:
-                answer, fds = client.given(asked, SpansSaved, timeout=DRAINED_S, on_event=self._heard)
+                answer, fds = client.given(self._asked, SpansSaved, timeout=DRAINED_S, on_event=self._heard)
             self.region.fill(answer.sizes, fds)
         except Exception as error:
             failed = error if isinstance(error, GcrError) else typed(error)

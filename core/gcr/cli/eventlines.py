@@ -45,9 +45,10 @@ def _said(event: AnyEvent) -> str:
             return f"image {event.image} not written: {event.code}: {event.message}"
         case jobevents.SaveDone():
             size, ran_on = units.size(event.bytes), text.seconds(event.aside_s)
-            return f"save done: {size} of process {event.pid} in {text.seconds(event.took_s)}, ran on after {ran_on}"
+            return f"save done: {size} of {event.of} in {text.seconds(event.took_s)}, ran on after {ran_on}"
         case jobevents.SaveFailed():
-            return f"save of process {event.pid} {_ENDS.get(event.exit, 'failed')}: {event.code}: {event.message}"
+            ends = _ENDS.get(event.exit, "failed")
+            return f"save of {event.of} {ends}: {event.code}: {event.message}"
         case jobevents.ImagesRemoved() | jobevents.RemovalFailed():
             return _of_removal(event)
         case _:

@@ -105,9 +105,9 @@ def _line(event: AnyEvent) -> str | None:
 
 def _of_save(event: jobevents.SaveDone | jobevents.SaveFailed) -> str:
     if isinstance(event, jobevents.SaveFailed):
-        return f"save of process {event.pid} failed: {event.code}: {event.message}; {event.took_s:.3f} s"
+        return f"save of {event.of} failed: {event.code}: {event.message}; {event.took_s:.3f} s"
     times = f"aside {event.aside_s:.3f} s, safe {event.safe_s:.3f} s, drained {event.took_s:.3f} s"
-    return f"save of process {event.pid}: {event.bytes} bytes, {times}"
+    return f"save of {event.of}: {event.bytes} bytes, {times}"
 
 
 def _of_removal(event: jobevents.ImagesRemoved | jobevents.RemovalFailed) -> str:

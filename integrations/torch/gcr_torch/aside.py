@@ -94,21 +94,24 @@ class AsideStager:
 
     asked: "copy", "staged": nothing is read in place · "ring": copied as far as there is room, the rest in place if it
     may be · "window": in place whatever may be, also parameters that need no gradient
+    run: names the saves in gcr's events, with their steps
     """
 
-    def __init__(self, stager: Stager, asked: Asked = "copy") -> None:
-        self._stager, self._asked = stager, asked
+    def __init__(self, stager: Stager, asked: Asked = "copy", run: str = "") -> None:
+        self._stager, self._asked, self._run = stager, asked, run
+        self._step: int | None = None  # that is being saved
         self._silent_until = 0.0
         self._prepared: Aside | None = None
         self._worked = False  # the last state was staged by the worker
         self._written: set[str] = set()  # tensors that were written while they were read: they are copied from then on
         self._steps = Steps() if asked in ("ring", "window") and under_gcr() else None
 
-    def prepare(self) -> None:
+    def prepare(self, step: int) -> None:
         """Has gcr make all ready for `stage` while the caller finds its state, where the last one was the worker's."""
+        self._step = step
         if self._worked and time.monotonic() >= self._silent_until:
             with suppress(GcrError):  # `stage` says so
-                self._prepared = Aside()
+                self._prepared = self._reading()
 
     def unprepare(self) -> None:
         """Takes back what was prepared and not used."""
@@ -171,7 +174,7 @@ class AsideStager:
             if watched:
                 begun.watched[dense.name] = watched
                 begun.quiet_bytes += dense.nbytes
-        read, self._prepared = self._prepared or Aside(), None
+        read, self._prepared = self._prepared or self._reading(), None
         begun.reads.append(read)
         read.begin(spans, wait, fills=self._asked == "ring")
         for number, dense in enumerate(found):
@@ -179,6 +182,9 @@ class AsideStager:
             begun.ready.kept.append(dense.tensor)
         begun.ready.waits.append(read.arrived.result)
         begun.ready.regions.append(read.region)
+
+    def _reading(self) -> Aside:
+        return Aside(run=self._run, step=self._step)
 
     def _settle(self, begun: Begun) -> None:
         """Returns when all is copied but what is read in place, which the next step of an optimizer waits for."""

@@ -127,7 +127,7 @@ class Checkpointer:
         self._stager = Stager()
         self._pacing = Pacing(slowdown, in_flight, self._together, lambda: self._stager.buffer_bytes)
         self._writers = Writers(self.run, threads, chunk_bytes, self._keep, Compression(compress))
-        self._aside = AsideStager(self._stager, way)
+        self._aside = AsideStager(self._stager, way, self.run.name)
         self._thread = ThreadPoolExecutor(1, "gcr-save")
         self._failed: NotSaved | None = None
         self._lock: ExitStack | None = None  # of the run, on rank 0, from the first save on
@@ -192,7 +192,7 @@ class Checkpointer:
         """Returns the copy of the state; a Future with the error for a state that cannot be saved."""
         try:
             checked_step(step)
-            self._aside.prepare()
+            self._aside.prepare(step)
             return self._aside.stage(states_of(adapted(state)), state)
         except Exception as error:
             failed = Future[dict[str, Any]]()

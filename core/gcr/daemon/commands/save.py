@@ -63,7 +63,7 @@ def run(
     course = course_of(node, request, asked)
     pid = process.identity.pid
     with (
-        _telling(node, job, pid, course),
+        _telling(node, job, pid, course, request),
         saying_state(job),
         node.jobs.saving(job, pid) as save,
         ExitStack() as over,
@@ -72,7 +72,16 @@ def run(
         fds = _drained(node, done, course)
     prepared_s, aside_s, safe_s, drained_s = map(course.since_start, ("prepared", "aside", "safe", "drained"))
     size = sum(done.copy.sizes)
-    event = SaveDone(job=job.name, pid=pid, bytes=size, aside_s=aside_s, safe_s=safe_s, took_s=drained_s)
+    event = SaveDone(
+        job=job.name,
+        pid=pid,
+        run=request.run,
+        step=request.step,
+        bytes=size,
+        aside_s=aside_s,
+        safe_s=safe_s,
+        took_s=drained_s,
+    )
     node.jobs.history.note(job.owner, event)
     answer = SpansSaved(
         sizes=tuple(done.copy.sizes),
@@ -86,7 +95,7 @@ def run(
 
 
 @contextmanager
-def _telling(node: Coordinator, job: Job, pid: int, course: Course) -> Iterator[None]:
+def _telling(node: Coordinator, job: Job, pid: int, course: Course, request: SaveSpansRequest) -> Iterator[None]:
     """Notes an error of a save as an event."""
     try:
         yield
@@ -95,6 +104,8 @@ def _telling(node: Coordinator, job: Job, pid: int, course: Course) -> Iterator[
         event = SaveFailed(
             job=job.name,
             pid=pid,
+            run=request.run,
+            step=request.step,
             code=error.code,
             exit=error.exit,
             message=error.message[:TEXT],
