@@ -60,7 +60,8 @@ def privately(node: Coordinator, job: Job, course: Course, request: CheckpointRe
         raise UnsupportedState(text, hint=f"--image NAME --stop; or {DATA_ONLY}")
     with private_place(job.name, identifier(job.token), _needed(job), available_host_bytes()) as place:
         try:
-            yield Private(replace(request, image=IMAGE, store=place.store, stop=True), place)
+            asked = replace(request, image=IMAGE, store=place.store, stop=True, then=None)  # its copy is in an image
+            yield Private(asked, place)
         except (CannotSave, CriuUnusable) as error:
             error.hint = "; or ".join(filter(None, (error.hint, DATA_ONLY)))
             raise
