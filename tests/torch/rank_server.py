@@ -81,6 +81,7 @@ def work(order: Order, rank: int, folder: str, into: int, programs: dict[str, An
             dist.init_process_group(
                 "gloo", f"file://{folder}/met", timedelta(seconds=20), world_size=order.world, rank=rank
             )
+            dist.barrier()  # one that ends at once would break the connections of others
         outcome = programs[order.program](rank, order.world, **order.arguments), ""
     except BaseException:
         outcome = None, traceback.format_exc()

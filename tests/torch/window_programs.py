@@ -37,7 +37,7 @@ class Worker:
     room = 0
     reads: Sequence["Worker"] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, run: str = "", step: int | None = None) -> None:
         self.safe, self.arrived = Future[None](), Future[None]()
         self.given_up = False
 

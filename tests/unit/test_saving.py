@@ -68,7 +68,7 @@ class Tree:
         self.root = started(sys.executable, "-c", PROGRAM, str(self.counts), str(mib))
         self.moves()
         self.pids = sorted({int(pid) for _, pid, _ in self.seen().values()}, key=lambda pid: pid != self.root)
-        self.ids = {*self.pids, *chain.from_iterable(map(thread_ids, self.pids))}
+        self.ids = [*dict.fromkeys((*self.pids, *chain.from_iterable(map(thread_ids, self.pids))))]
 
     def seen(self) -> dict[str, list[str]]:
         names = ("root", "root-thread", "child", "child-thread")
@@ -93,7 +93,7 @@ class Tree:
         return saving.dump(CRIU, self.root, self.images, Wishes(**wishes), LIMIT, consent)  # type: ignore[arg-type]
 
     def restore(self, consent: object = lambda: None, **more: object) -> saving.RestoreStatistics | None:
-        saving.wait_until_free([*self.ids])  # as `tree.bring_back` does: another process may have a thread's id
+        saving.wait_until_free(self.ids)  # as `tree.bring_back` does: another process may have a thread's id
         return saving.restore(CRIU, self.pids, self.images, Wishes(), LIMIT, consent, **more)  # type: ignore[arg-type]
 
     def has_ended(self) -> bool:
