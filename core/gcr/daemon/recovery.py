@@ -44,7 +44,7 @@ class Recovery:
         for job in self._jobs.all():
             try:
                 done.append(self._done(job))
-            except Exception as error:  # an error of gcr's, or of a full disk
+            except Exception as error:  # gcr refuses, or the disk is full
                 log.warning("job %s: not recovered: %s", job.name, error, exc_info=not isinstance(error, GcrError))
                 failed.append(UnrecoveredJob(job=job.name, error=error_to_json(typed(error))))
         return Recovered(jobs=tuple(done), failed=tuple(failed))

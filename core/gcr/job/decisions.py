@@ -64,8 +64,8 @@ class KeptImage(Struct, frozen=True):
 class DecisionRecord(Struct, frozen=True):
     """The job is suspended from here on. `decided_at`: seconds since the epoch. Raises UsageError for a bad name.
 
-    `kind`: `context_later` is `data_only` whose contexts leave once another program needs the room; `restored`: decided
-    to run again, and its gates are still opening.
+    `kind`: `context_later` means `data_only`, and contexts leave once another program needs the room. `restored` means
+    that the job is to run again, and its gates are still opening.
     `environment`: what leads a worker to the job's (simulated) driver.
     `image`: where its bytes are, if they are in no host memory.
     `devices`: those of the machine, by UUID and model, of a job that another machine may bring back.

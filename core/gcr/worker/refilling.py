@@ -15,7 +15,7 @@ from gcr.worker.telling import Telling, wait_all, wait_for
 
 
 def copy_in(copy: HostCopy, deadline: float, progress: Progress, paced: Callable[[int], bool]) -> Moved:
-    """Copies to memory that `Holding.create` made, but for what was resident, whose bytes are right already.
+    """Copies to memory that `Holding.create` made. Resident memory has its bytes already, and is left out.
 
     paced: whether so many bytes let the driver's copies in between
     Raises NoContext, DeadlinePassed, PeerGone, and RolledBack where the copy or its memory was given up meanwhile.

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 
 class Residence(Struct):
-    """`copy`: the transaction whose copy has the same bytes · `since`: time.monotonic(), which all workers share.
+    """`copy`: the transaction of the copy with the same bytes · `since`: time.monotonic(); all workers share its clock.
 
     filled: ids of handles that are held with these bytes; what else is held is being refilled
     """

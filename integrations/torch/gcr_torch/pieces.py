@@ -94,8 +94,8 @@ def rows_of(
 ) -> Iterator[Rows]:
     """Yields the rows of a shard that an item wants, in order.
 
-    Of whole rows whose target has no gaps each element is a row: pieces begin with a chunk then, and none is read
-    twice.
+    Where the item wants whole rows, and its target has no gaps, each element counts as a row. Each piece begins with a
+    chunk then, and no chunk is read twice.
     sizes: of the shard · most: bytes of the chunks that are read for a piece, unless one row needs more
     """
     first, count, row_sizes = (item.storage_offsets[0], item.lengths[0], sizes[1:]) if sizes else (0, 1, torch.Size())
