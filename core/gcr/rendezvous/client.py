@@ -15,7 +15,7 @@ from gcr.api.answers import Answer
 from gcr.api.events import Listener, ProgressEvent
 from gcr.api.listings import JobInfo, JobList
 from gcr.api.requests import PsRequest, Request
-from gcr.errors import DaemonUnavailable, GcrError, WrongVersion
+from gcr.errors import DaemonUnavailable, GcrError, PeerGone, WrongVersion
 from gcr.protocol.channel import Channel
 from gcr.protocol.frames import AgentError, refused_greeting
 from gcr.protocol.seqpacket import close_all
@@ -31,6 +31,8 @@ Progress = Callable[[dict[str, Any]], None]
 CONNECT_TIMEOUT = 5.0  # seconds for a running daemon to greet
 START_TIMEOUT = 20.0  # seconds for one that must be started
 ANSWER_TIMEOUT = 15.0  # seconds for a command that only looks
+_ENDING_S = 2.0  # seconds for the kernel to end a daemon that was killed
+_RETRY_S = 0.02
 GRACE = 30.0  # seconds beyond a command's own deadline, for the daemon to undo and say so
 
 
@@ -49,7 +51,7 @@ class Client:
         A daemon of an earlier version is asked to hand over to one of this version, if `autostart`.
         Raises DaemonUnavailable, UnsafeRuntime, and unless `any_version` WrongVersion for a daemon of another one.
         """
-        client = cls._greeted(_reach(autostart, timeout), timeout)
+        client = cls._greeted_at_last(autostart, timeout)
         if any_version or client.daemon_version == __version__:
             return client
         from gcr.rendezvous import succession  # only after an upgrade
@@ -58,11 +60,23 @@ class Client:
             if not autostart:
                 raise succession.refusal(client)
             succession.take_over(client)
-        client = cls._greeted(_reach(autostart, timeout), timeout)
+        client = cls._greeted_at_last(autostart, timeout)
         if client.daemon_version != __version__:
             with client:
                 raise succession.refusal(client)
         return client
+
+    @classmethod
+    def _greeted_at_last(cls, autostart: bool, timeout: float) -> Self:
+        """A daemon that was killed may take one more connection while the kernel ends it, and answers nothing."""
+        end = time.monotonic() + _ENDING_S
+        while True:
+            try:
+                return cls._greeted(_reach(autostart, timeout), timeout)
+            except PeerGone:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_RETRY_S)
 
     @classmethod
     def _greeted(cls, channel: Channel, timeout: float) -> Self:
