@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gcr.api.listings import ImageInfo, JobInfo, ProcessInfo
     from gcr.api.reports import CheckpointReport, ProcessReport, Report, RestoreReport, SwapReport
     from gcr.api.requests import NextJob
+    from gcr.clustererrors import NoCluster, NodesDiffer, NodeUnreachable
     from gcr.errors import (
         AddressTaken,
         BackendMissing,
@@ -127,6 +128,7 @@ __all__ = [
     "NameTaken",
     "NeverHealthy",
     "NextJob",
+    "NoCluster",
     "NoContext",
     "NoDescriptors",
     "NoHome",
@@ -135,6 +137,8 @@ __all__ = [
     "NoRoom",
     "NoSuchImage",
     "NoSuchJob",
+    "NodeUnreachable",
+    "NodesDiffer",
     "NotAGpuProcess",
     "NotAllKnown",
     "NotDeviceMemory",
@@ -206,7 +210,7 @@ def _home(name: str) -> str:
         return "api.listings"
     if name.endswith("Report"):
         return "api.reports"
-    homes = ("errors", "losterrors", "imageerrors", "serveerrors")
+    homes = ("errors", "losterrors", "imageerrors", "serveerrors", "clustererrors")
     return next(home for home in homes if name in vars(importlib.import_module(f"gcr.{home}")))
 
 

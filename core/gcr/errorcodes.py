@@ -1,5 +1,6 @@
 """Every error of gcr by its code: a process rebuilds from it an error that crossed a socket."""
 
+import gcr.clustererrors
 import gcr.imageerrors  # a subclass is found once its module is loaded
 import gcr.losterrors
 import gcr.serveerrors  # noqa: F401

@@ -206,7 +206,7 @@ class NameTaken(Refused):
 
 class LibraryMissing(Refused):
     """A library of an extra is not installed: `pip install 'gpu-cr[EXTRA]'`. The message says which extra: `inspect`,
-    `remote`, `encryption`, `compression`, `process`, `torch`, `transformers`, `lightning`, `serve` or `llm-d`.
+    `remote`, `encryption`, `compression`, `process`, `torch`, `transformers`, `lightning`, `serve`, `llm-d` or `ray`.
     """
 
     code = "library_missing"

@@ -54,9 +54,23 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "torch": {ROOT},
     "library": BASE | {"api", "image.crypto", "image.store", "job", "rendezvous"},
     "serve": BASE | {"api", "job", "library", "rendezvous"},
+    "cluster": BASE | {"api", "library", "rendezvous"},
     "demo": {ROOT, "supervisor"},
     "cli": BASE
-    | {"api", "checkpoints", "criu", "demo", "job", "kernels", "library", "memory", "rendezvous", "serve", "supervisor"}
+    | {
+        "api",
+        "checkpoints",
+        "cluster",
+        "criu",
+        "demo",
+        "job",
+        "kernels",
+        "library",
+        "memory",
+        "rendezvous",
+        "serve",
+        "supervisor",
+    }
     | {"image.crypto", "image.disk", "image.files", "image.pack", "image.read", "image.remote", "image.store"},
     "testing": BASE | {"cli", "hashing", "rendezvous"},
 }

@@ -47,9 +47,13 @@ SUBCOMMANDS = (
     "daemon",
     "recover",
     "serve",
+    "cluster",
     "demo",
     "completion",
 )
+
+
+_GROUPS = ("daemon", "cluster")  # commands that have commands
 
 
 class LazyGroup(click.Group):
@@ -164,8 +168,8 @@ def command_name(given: Sequence[str]) -> str:
     """`checkpoint`, `daemon status`: what the words of a command line ask for, even one that does not parse."""
     words = [word for word in given if not word.startswith("-")]
     for index, word in enumerate(words):
-        if word == "daemon" and index + 1 < len(words):
-            return f"daemon {words[index + 1]}"
+        if word in _GROUPS and index + 1 < len(words):
+            return f"{word} {words[index + 1]}"
         if word in SUBCOMMANDS:
             return word
     return "gcr"

@@ -22,11 +22,18 @@ def checked(command: str, code: int, said: bytes, error: bytes = b"") -> Mapping
     return answer
 
 
-def asked(words: Sequence[str], limit: float) -> Mapping[str, Any]:
-    """Returns the answer of a gcr command. Raises its error, or DeadlinePassed after `limit` seconds."""
+def asked(
+    words: Sequence[str], limit: float, environment: Mapping[str, str] | None = None, folder: str | None = None
+) -> Mapping[str, Any]:
+    """Returns the answer of a gcr command. Raises its error, or DeadlinePassed after `limit` seconds.
+
+    environment: all variables of the command · folder: where it runs; None: as this process
+    """
     command = [sys.executable, "-m", "gcr", "--json", *words]
     try:
-        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
+        said = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, env=environment, cwd=folder
+        )
     except subprocess.TimeoutExpired as late:
         raise DeadlinePassed(f"gcr {words[0]} has not answered for {limit:g} s") from late
     return checked(words[0], said.returncode, said.stdout, said.stderr)

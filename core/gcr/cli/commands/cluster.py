@@ -1,0 +1,16 @@
+"""`gcr cluster`: gcr on the nodes of a cluster."""
+
+import click
+
+from gcr.cli import clusternodes
+from gcr.cli.options import common_options, examples
+
+
+@click.group("cluster", epilog=examples("gcr cluster up", "gcr cluster status", "gcr cluster down"))
+@common_options
+def command() -> None:
+    """Reach gcr on every node of the Ray cluster at hand (docs/cluster.md)."""
+
+
+for each in (clusternodes.up, clusternodes.status, clusternodes.down):
+    command.add_command(each)

@@ -1,0 +1,23 @@
+"""Errors of clusters: where none is at hand, or its nodes do not answer or differ."""
+
+from gcr.errors import Refused
+
+
+class NoCluster(Refused):
+    """No cluster is at hand, or it refuses this program; the message says which address was asked: `ray status`."""
+
+    code = "no_cluster"
+
+
+class NodeUnreachable(Refused):
+    """A node of the cluster does not answer, or has no gcr; the message names it. `gcr cluster status` shows all."""
+
+    code = "node_unreachable"
+
+
+class NodesDiffer(Refused):
+    """The nodes of a cluster have different versions of gcr, or gcr runs as different users there; the message says
+    which node has which.
+    """
+
+    code = "nodes_differ"

@@ -1,0 +1,61 @@
+"""The actor's own part: this node's gcr, for programs on other nodes. It decides nothing.
+
+Ray kills the children of an actor with it, gives them variables of its own, and has the kernel end them first when
+memory is short. So gcr's daemon, which holds the memory of suspended jobs, is started by a command that ends, with the
+environment and the place in that line that `ray start` had.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gcr.cluster.carrying import Carrier, facts, start_daemon
+from gcr.cluster.plugins import Word
+from gcr.errors import GcrError, typed
+
+
+class GcrNode:
+    """The methods of a node's actor. Its answers are JSON, as a daemon's are: another version of gcr may read them."""
+
+    def __init__(self) -> None:
+        self._carrier = Carrier()
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what this node is, and starts its daemon where none runs; or what went wrong."""
+        try:
+            _leave_first_in_line()
+            start_daemon(node_environment())
+            return {"facts": facts().to_json()}
+        except Exception as error:
+            return {"error": Word.of_error(typed(error)).body}
+
+    def carry(
+        self, token: str, op: str, body: Mapping[str, Any], timeout: float
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for word in self._carrier.carried(token, op, body, timeout):
+            yield word.kind, word.body
+
+    def withdraw(self, token: str) -> None:
+        self._carrier.withdraw(token)
+
+
+def node_environment() -> dict[str, str]:
+    """Returns the environment that `ray start` was given on this node: that of this worker's parent.
+
+    Raises GcrError where Ray started this process in another way.
+    """
+    parent = os.getppid()
+    try:
+        words = Path(f"/proc/{parent}/environ").read_bytes().split(b"\0")
+    except OSError as error:
+        raise GcrError(f"the environment of Ray's process {parent} cannot be read: {error}") from error
+    pairs = (word.decode(errors="surrogateescape").partition("=") for word in words if b"=" in word)
+    return {name: value for name, _, value in pairs if not name.startswith("RAY_")}
+
+
+def _leave_first_in_line() -> None:
+    """Takes the parent's chance to be ended by the kernel. Ray raised ours, so the kernel lets any user lower it."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(Path(f"/proc/{os.getppid()}/oom_score_adj").read_text())

@@ -1,0 +1,83 @@
+"""gcr on a Ray cluster of two nodes: real Ray, simulated devices. Actors carry requests, and decide nothing."""
+
+from collections.abc import Iterator
+
+import pytest
+from machine import PATIENCE, kill, until
+from ray_nodes import RayNodes
+
+pytestmark = pytest.mark.first
+
+DATA = "mixed 6 1000 2000000"
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RayNodes]:
+    made = RayNodes()
+    try:
+        for name in ("one", "two"):
+            made.add(name)
+        yield made
+    finally:
+        made.close()
+
+
+def rows(nodes: RayNodes, command: str = "status") -> dict[str, dict[str, object]]:
+    said = nodes.gcr("cluster", command)
+    assert said.code == 0, said.body
+    return {row["node"]: row for row in said.body["nodes"]}
+
+
+def test_nothing_is_there_before_it_is_asked_for(nodes: RayNodes) -> None:
+    nodes.gcr("cluster", "down")
+    found = rows(nodes)
+    assert sorted(found) == ["one", "two"]
+    assert {row["error"]["code"] for row in found.values()} == {"node_unreachable"}  # type: ignore[index]
+
+
+def test_each_node_has_a_daemon_of_its_own_which_outlives_the_actor(nodes: RayNodes) -> None:
+    up = rows(nodes, "up")
+    assert [row["reachable"] for row in up.values()] == [True, True]
+    pids = {name: row["daemon_pid"] for name, row in up.items()}
+    assert len({*pids.values()}) == 2
+    assert pids == {name: machine.daemon() for name, machine in nodes.machines.items()}
+    assert nodes.gcr("cluster", "down").body["nodes"] == 2
+    until(lambda: not nodes.actors() or None, PATIENCE, "the actors are gone")
+    assert {name: row["daemon_pid"] for name, row in rows(nodes, "up").items()} == pids
+
+
+def test_a_job_of_another_node_goes_and_comes_back(nodes: RayNodes) -> None:
+    machine = nodes.machines["two"]
+    rows(nodes, "up")
+    job = machine.told("llm", DATA)
+    before = job.ask()
+    *events, gone = nodes.carried("two", "checkpoint", {"target": "llm"})
+    assert (gone["kind"], gone["state"], gone["vram_after_bytes"]) == ("answer", "suspended", 0)
+    assert {event["kind"] for event in events} == {"event"}
+    assert rows(nodes)["two"]["jobs"] == [{"job": "llm", "state": "suspended"}]
+    (refused,) = nodes.carried("one", "checkpoint", {"target": "llm"})
+    assert (refused["kind"], refused["code"]) == ("error", "no_such_job")
+    for pid in nodes.actors():
+        kill(pid)
+    back = until(lambda: _restored(nodes), PATIENCE, "Ray has made the actor again")
+    assert back["state"] == "running"
+    assert job.ask() == before
+    machine.end(job)
+
+
+def _restored(nodes: RayNodes) -> dict[str, object] | None:
+    *_, last = nodes.carried("two", "restore", {"target": "llm"}) or [{}]
+    return last if last.get("kind") == "answer" else None
+
+
+def test_a_request_that_is_withdrawn_is_taken_back(nodes: RayNodes) -> None:
+    machine = nodes.machines["two"]
+    rows(nodes, "up")
+    job = machine.told("llm", DATA)
+    before = job.ask()
+    with machine.held_at("checkpoint.quiesced"):
+        *_, last = nodes.carried("two", "checkpoint", {"target": "llm"}, "stopping")
+    assert last["kind"] == "error", last
+    assert machine.until_state("llm", "running") == "running"
+    assert job.ask() == before
+    machine.end(job)

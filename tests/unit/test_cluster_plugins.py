@@ -1,0 +1,66 @@
+"""Nodes of a cluster: plug-ins are found, words cross with their errors, and nodes that differ are named."""
+
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from gcr.cluster import plugins
+from gcr.cluster.plugins import NodeFacts, Word, cluster, refuse_different
+from gcr.clustererrors import NodesDiffer
+from gcr.errors import LibraryMissing, UsageError, WrongState
+
+
+def facts(version: str = "1.0", user: int = 0) -> NodeFacts:
+    return NodeFacts(host="h", boot_id="b", user=user, version=version, daemon_pid=7, jobs=())
+
+
+def test_nodes_of_one_version_and_user_work_together() -> None:
+    refuse_different({"one": facts(), "two": facts()})
+    refuse_different({})
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (facts(version="1.1"), "gcr 1.0: one, three; gcr 1.1: two"),
+        (facts(user=9), "user 0: one, three; user 9: two"),
+    ],
+)
+def test_nodes_that_differ_are_named(other: NodeFacts, said: str) -> None:
+    with pytest.raises(NodesDiffer, match=said):
+        refuse_different({"one": facts(), "two": other, "three": facts()})
+
+
+def test_an_error_crosses_with_its_type() -> None:
+    word = Word.of_error(WrongState("job llm runs", state="running", hint="gcr ps"))
+    error = Word(word.kind, dict(word.body)).error()
+    assert isinstance(error, WrongState)
+    assert (error.message, error.state, error.hint) == ("job llm runs", "running", "gcr ps")
+    assert word.is_last
+    assert not Word(plugins.EVENT, {}).is_last
+    assert Word(plugins.ANSWER, {}).error() is None
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
+    found: list[EntryPoint] = []
+
+    def entry_points(group: str) -> Any:
+        return [each for each in found if each.group == group]
+
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
+    return found
+
+
+def test_the_one_plug_in_is_taken(installed: list[EntryPoint]) -> None:
+    installed.append(EntryPoint("here", "builtins:str", plugins.GROUP))
+    assert cluster("10.0.0.1:6379") == "10.0.0.1:6379"  # type: ignore[comparison-overlap]
+
+
+def test_without_a_plug_in_or_with_several_the_message_says_so(installed: list[EntryPoint]) -> None:
+    with pytest.raises(LibraryMissing, match="no plug-in"):
+        cluster()
+    installed += [EntryPoint(name, "builtins:str", plugins.GROUP) for name in ("ray", "other")]
+    with pytest.raises(UsageError, match="ray, other"):
+        cluster()
