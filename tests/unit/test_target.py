@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gcr.devices import uuid_text
+from gcr.engine import count
 from gcr.engine.aside import export_more, runs_on
 from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left, refuse_a_part
 from gcr.engine.node import Course, World
@@ -293,6 +294,25 @@ def test_what_others_just_made_is_waited_for_and_never_taken_for_its_own():
     assert counted_and_left(target, DEVICE) == (1 << 40) + 2 * MiB
     target.worker(DEVICE).unexplained = DRIVERS_GROWTH
     assert counted_and_left(target, DEVICE) == 2 * MiB
+
+
+def test_memory_that_stays_is_waited_for_and_told_of(monkeypatch, caplog):
+    monkeypatch.setattr(count, "GONE_WITHIN", 0.05)
+    monkeypatch.setattr(Target, "keeps_context", False)
+    target = target_of(Agent([kept(1)], [place(1)]))
+    target.look()
+    target.exports.export_new()
+    holder = target.worker(DEVICE)
+    holder.known, holder.unexplained = [], 1 << 40
+    waited = work_of(target).count
+    waited.wait()
+    assert waited.after == {(4711, DEVICE): 1 << 40}
+    assert f"process 4711, {DEVICE}: {1 << 40} bytes" in caplog.text
+    caplog.clear()
+    holder.unexplained = 65 * MiB  # the growth of the worker's own context: it stays
+    monkeypatch.setattr(count, "GONE_WITHIN", 60.0)
+    waited.wait()
+    assert not caplog.text
 
 
 def test_a_device_that_was_not_copied_is_noticed():
