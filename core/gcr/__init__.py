@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gcr.api.listings import ImageInfo, JobInfo, ProcessInfo
     from gcr.api.reports import CheckpointReport, ProcessReport, Report, RestoreReport, SwapReport
     from gcr.api.requests import NextJob
-    from gcr.clustererrors import NoCluster, NodesDiffer, NodeUnreachable
+    from gcr.clustererrors import NoCluster, NodesDiffer, NodeUnreachable, TooFewNodes
     from gcr.errors import (
         AddressTaken,
         BackendMissing,
@@ -171,6 +171,7 @@ __all__ = [
     "Stuck",
     "SwapFailed",
     "SwapReport",
+    "TooFewNodes",
     "Unanswered",
     "UnsafeRuntime",
     "UnsupportedState",

@@ -21,3 +21,9 @@ class NodesDiffer(Refused):
     """
 
     code = "nodes_differ"
+
+
+class TooFewNodes(Refused):
+    """More nodes are asked for than the cluster has: `gcr cluster status`."""
+
+    code = "too_few_nodes"

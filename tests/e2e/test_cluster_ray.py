@@ -1,6 +1,8 @@
 """gcr on a Ray cluster of two nodes: real Ray, simulated devices. Actors carry requests, and decide nothing."""
 
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 from machine import PATIENCE, kill, until
@@ -81,3 +83,26 @@ def test_a_request_that_is_withdrawn_is_taken_back(nodes: RayNodes) -> None:
     assert machine.until_state("llm", "running") == "running"
     assert job.ask() == before
     machine.end(job)
+
+
+def _said(log: Path) -> str:
+    return log.read_text() if log.exists() else ""
+
+
+def test_a_program_starts_on_all_nodes_or_on_none(nodes: RayNodes) -> None:
+    rows(nodes, "up")
+    say = 'echo "rank $GCR_NODE_RANK of $PET_NNODES, $OMP_NUM_THREADS"; exec sleep 60'
+    begun = nodes.gcr("cluster", "run", "--name", "train", "--", "sh", "-c", say)
+    assert begun.code == 0, begun.body
+    logs = {row["node"]: Path(row["log"]) for row in begun.body["nodes"]}
+    for rank, node in enumerate(("one", "two")):
+        assert until(partial(_said, logs[node]), PATIENCE, "it has spoken") == f"rank {rank} of 2, \n"
+    again = nodes.gcr("cluster", "run", "--name", "train", "--", "true")
+    assert (again.code, again.body["error"]["code"]) == (3, "name_taken")
+    none = nodes.gcr("cluster", "run", "--name", "other", "--nodes", "2", "--", "/no/such/program")
+    assert (none.code, none.body["error"]["code"]) == (3, "cannot_start"), none.body
+    jobs = [row["jobs"] for row in nodes.gcr("cluster", "status").body["nodes"]]
+    assert {tuple(job["job"] for job in each) for each in jobs} == {("train",)}
+    for machine in nodes.machines.values():
+        for pid in machine._of("train"):
+            kill(pid)

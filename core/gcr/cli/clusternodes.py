@@ -21,13 +21,13 @@ AT_ONCE = 64  # nodes that are asked at the same time
 Found = Mapping[str, NodeFacts | GcrError]
 
 
-def _address(function: Callable[..., Any]) -> Callable[..., Any]:
+def address_option(function: Callable[..., Any]) -> Callable[..., Any]:
     text = "Address of the cluster, as Ray has it; default: RAY_ADDRESS, else the one that this machine is part of."
     return click.option("--address", metavar="ADDRESS", help=text)(function)
 
 
 @click.command("up", epilog=examples("gcr cluster up", "gcr cluster up --address 10.0.0.1:6379"))
-@_address
+@address_option
 @common_options
 @click.pass_obj
 def up(options: Options, address: str | None) -> None:
@@ -36,7 +36,7 @@ def up(options: Options, address: str | None) -> None:
     Jobs are as before. Again after nodes were added. All nodes need the same version of gcr and the same user.
     """
     found = plugins.cluster(address).up()
-    known = _asked(found, options)
+    known = asked(found, options)
     for error in known.values():
         if isinstance(error, GcrError):
             raise error
@@ -45,17 +45,17 @@ def up(options: Options, address: str | None) -> None:
 
 
 @click.command("status", epilog=examples("gcr cluster status", "gcr cluster status --json"))
-@_address
+@address_option
 @common_options
 @click.pass_obj
 def status(options: Options, address: str | None) -> None:
     """Show each node of the cluster, and gcr on it."""
     found = plugins.cluster(address).nodes()
-    _show("status", found, _asked(found, options), options)
+    _show("status", found, asked(found, options), options)
 
 
 @click.command("down", epilog=examples("gcr cluster down"))
-@_address
+@address_option
 @common_options
 @click.pass_obj
 def down(options: Options, address: str | None) -> None:
@@ -67,7 +67,7 @@ def down(options: Options, address: str | None) -> None:
         print_text(f"gcr's actors have ended on {ended} nodes")
 
 
-def _asked(found: Sequence[Node], options: Options) -> Found:
+def asked(found: Sequence[Node], options: Options) -> Found:
     """Returns what each node says of itself, or its error."""
     patience = options.timeout or PATIENCE_S
 

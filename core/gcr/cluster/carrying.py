@@ -4,9 +4,10 @@ The daemon checks them as any client's. It knows nothing of a cluster, and of no
 """
 
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -14,8 +15,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from gcr.cluster.plugins import ANSWER, EVENT, NodeFacts, NodeJob, Word
-from gcr.errors import typed
+from gcr.cluster.plugins import ANSWER, EVENT, NodeFacts, NodeJob, Program, Word
+from gcr.errors import UsageError, typed
 from gcr.library.answers import asked
 from gcr.rendezvous.client import GRACE, Client
 from gcr.version import __version__
@@ -43,6 +44,27 @@ def facts() -> NodeFacts:
             daemon_pid=client.daemon_pid,
             jobs=jobs,
         )
+
+
+def started(job: str, program: Program, environment: Mapping[str, str]) -> str:
+    """Starts a part of a job on this node, detached, and returns the path of its log. Raises as `gcr run`; UsageError.
+
+    environment: that of a user of this node
+    """
+    if not Path(program.folder).is_dir():
+        raise UsageError(f"this node has no folder {program.folder}", hint="one folder that all nodes have")
+    variables = {**environment, **program.variables}
+    begun = asked(["run", "-d", "--name", job, "--", *program.words], START_S, variables, program.folder)
+    return str(begun["log"])
+
+
+def end(job: str) -> None:
+    """Ends the processes of a job by SIGTERM. Raises DaemonUnavailable."""
+    with Client.connect(autostart=False) as client:
+        found = [each for each in client.jobs().jobs if each.job == job]
+    for pid in [row.pid for each in found for row in each.processes]:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
 
 
 class Carrier:

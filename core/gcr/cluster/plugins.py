@@ -55,6 +55,14 @@ class NodeFacts(Answer, frozen=True, kw_only=True):
     jobs: tuple[NodeJob, ...]
 
 
+class Program(Struct, frozen=True):
+    """A program to start on a node. `folder`: where it runs · `variables`: beside those of a user of the node."""
+
+    words: Sequence[str]
+    folder: str
+    variables: Mapping[str, str]
+
+
 class Node(Protocol):
     """A node of a cluster. `name` is unique within it, `address` for people."""
 
@@ -70,6 +78,17 @@ class Node(Protocol):
 
     def carry(self, token: str, op: str, body: Mapping[str, Any], timeout: float) -> Iterator[Word]:
         """Carries a request to the node's daemon, which goes on with it if the caller ends. Raises NodeUnreachable."""
+        ...
+
+    def start(self, job: str, program: Program) -> str:
+        """Starts a part of a job on the node, detached, and returns the path of its log there.
+
+        Raises NodeUnreachable, as `gcr run`.
+        """
+        ...
+
+    def end(self, job: str) -> None:
+        """Ends the processes of the part that `start` has started, by SIGTERM. Raises NodeUnreachable."""
         ...
 
     def withdraw(self, token: str) -> None:

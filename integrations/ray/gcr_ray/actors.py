@@ -15,7 +15,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from gcr.cluster.plugins import Word
+from gcr.cluster.plugins import Program, Word
 from gcr.clustererrors import NoCluster, NodeUnreachable
 from gcr_ray.node import GcrNode
 
@@ -23,6 +23,7 @@ NAMESPACE = "gcr"
 AT_ONCE = 64  # requests that a node carries at the same time
 CONNECT_S = 5.0
 WITHDRAWN_S = 10.0
+STARTED_S = 90.0
 
 
 class RayNode(Struct, frozen=True):
@@ -112,9 +113,30 @@ def end(actor: ActorHandle) -> None:
 
 def facts_of(node: RayNode, actor: ActorHandle, timeout: float) -> Mapping[str, Any]:
     """Returns the actor's word about its node. Raises NodeUnreachable."""
+    found: Mapping[str, Any] = _answer(node, actor.facts.remote(), timeout)
+    return found
+
+
+def started(node: RayNode, actor: ActorHandle, job: str, program: Program) -> Mapping[str, Any]:
+    """Returns the actor's word about the start. Raises NodeUnreachable."""
+    told = actor.start.remote(job, list(program.words), program.folder, dict(program.variables))
+    found: Mapping[str, Any] = _answer(node, told, STARTED_S)
+    return found
+
+
+def end_part(node: RayNode, actor: ActorHandle, job: str) -> None:
+    """Raises NodeUnreachable."""
+    _answer(node, actor.end.remote(job), WITHDRAWN_S)
+
+
+def withdraw(node: RayNode, actor: ActorHandle, token: str) -> None:
+    """Raises NodeUnreachable."""
+    _answer(node, actor.withdraw.remote(token), WITHDRAWN_S)
+
+
+def _answer(node: RayNode, told: Any, timeout: float) -> Any:
     try:
-        found: Mapping[str, Any] = ray.get(actor.facts.remote(), timeout=timeout)
-        return found
+        return ray.get(told, timeout=timeout)
     except (RayError, GetTimeoutError, TimeoutError) as error:
         raise unreachable(node, error) from error
 
@@ -128,14 +150,6 @@ def words_of(
             kind, said = ray.get(reference)
             yield Word(kind, said)
     except RayError as error:
-        raise unreachable(node, error) from error
-
-
-def withdraw(node: RayNode, actor: ActorHandle, token: str) -> None:
-    """Raises NodeUnreachable."""
-    try:
-        ray.get(actor.withdraw.remote(token), timeout=WITHDRAWN_S)
-    except (RayError, GetTimeoutError, TimeoutError) as error:
         raise unreachable(node, error) from error
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from gcr.cluster.plugins import ERROR, Node, NodeFacts, Word
+from gcr.cluster.plugins import ERROR, Node, NodeFacts, Program, Word
 from gcr.clustererrors import NodeUnreachable
 from gcr.errors import LibraryMissing
 
@@ -33,16 +33,25 @@ class ActorNode(Struct, frozen=True):
         """Raises NodeUnreachable, and the node's own errors."""
         from gcr_ray import actors
 
-        said = actors.facts_of(self.ray_node, self._present(), timeout)
-        if error := Word(ERROR, said["error"]).error() if "error" in said else None:
-            raise error
-        return NodeFacts.from_json(said["facts"])
+        return NodeFacts.from_json(_checked(actors.facts_of(self.ray_node, self._present(), timeout))["facts"])
 
     def carry(self, token: str, op: str, body: Mapping[str, Any], timeout: float) -> Iterator[Word]:
         """Raises NodeUnreachable."""
         from gcr_ray import actors
 
         return actors.words_of(self.ray_node, self._present(), token, op, body, timeout)
+
+    def start(self, job: str, program: Program) -> str:
+        """Raises NodeUnreachable, as `gcr run`."""
+        from gcr_ray import actors
+
+        return str(_checked(actors.started(self.ray_node, self._present(), job, program))["log"])
+
+    def end(self, job: str) -> None:
+        """Raises NodeUnreachable."""
+        from gcr_ray import actors
+
+        actors.end_part(self.ray_node, self._present(), job)
 
     def withdraw(self, token: str) -> None:
         """Raises NodeUnreachable."""
@@ -54,6 +63,13 @@ class ActorNode(Struct, frozen=True):
         if self.actor is None:
             raise NodeUnreachable(f"node {self.name} has no actor of gcr", hint="gcr cluster up")
         return self.actor
+
+
+def _checked(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Raises the error that an actor tells of."""
+    if error := Word(ERROR, said["error"]).error() if "error" in said else None:
+        raise error
+    return said
 
 
 class RayCluster:

@@ -6,13 +6,13 @@ environment and the place in that line that `ray start` had.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gcr.cluster.carrying import Carrier, facts, start_daemon
-from gcr.cluster.plugins import Word
+from gcr.cluster.carrying import Carrier, end, facts, start_daemon, started
+from gcr.cluster.plugins import Program, Word
 from gcr.errors import GcrError, typed
 
 
@@ -21,6 +21,7 @@ class GcrNode:
 
     def __init__(self) -> None:
         self._carrier = Carrier()
+        self._started: set[str] = set()
 
     def facts(self) -> dict[str, Any]:
         """Returns what this node is, and starts its daemon where none runs; or what went wrong."""
@@ -36,6 +37,21 @@ class GcrNode:
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for word in self._carrier.carried(token, op, body, timeout):
             yield word.kind, word.body
+
+    def start(self, job: str, words: Sequence[str], folder: str, variables: Mapping[str, str]) -> dict[str, Any]:
+        """Returns the log of the part that was started, or what went wrong."""
+        try:
+            _leave_first_in_line()
+            log = started(job, Program(words, folder, variables), node_environment())
+            self._started.add(job)
+            return {"log": log}
+        except Exception as error:
+            return {"error": Word.of_error(typed(error)).body}
+
+    def end(self, job: str) -> None:
+        if job in self._started:
+            self._started.remove(job)
+            end(job)
 
     def withdraw(self, token: str) -> None:
         self._carrier.withdraw(token)

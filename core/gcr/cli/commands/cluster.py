@@ -2,7 +2,7 @@
 
 import click
 
-from gcr.cli import clusternodes
+from gcr.cli import clusternodes, clusterrun
 from gcr.cli.options import common_options, examples
 
 
@@ -12,5 +12,5 @@ def command() -> None:
     """Reach gcr on every node of the Ray cluster at hand (docs/cluster.md)."""
 
 
-for each in (clusternodes.up, clusternodes.status, clusternodes.down):
+for each in (clusternodes.up, clusternodes.status, clusternodes.down, clusterrun.command):
     command.add_command(each)
