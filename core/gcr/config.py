@@ -60,6 +60,13 @@ class Config:
         1,
         256,
     )
+    refill_threads: int = _setting(
+        0,
+        "threads of a worker that copy host memory to the device through pinned slots, where it is not pinned itself; "
+        "0: half of the cores, 8 at most",
+        0,
+        64,
+    )
     criu: str = _setting("", "the program CRIU, 4.1 or newer; empty: `criu` on the path")
     criu_plugins: str = _setting("", "folder with CRIU's plugins; empty: where CRIU installs them")
     daemon_uid: int = _setting(

@@ -15,6 +15,7 @@ from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Span
 from gcr.errors import DriverError, NoRoom
 from gcr.worker import ahead
 from gcr.worker.ahead import Asked, refill_ahead
+from gcr.worker.bounce import Slots
 from gcr.worker.holding import Holding
 from gcr.worker.refilling import copy_in
 from gcr.worker.snapshot import SPARE_SHARE
@@ -96,7 +97,7 @@ def restore(device: Roomy, held: Holding, ballast: int = 0) -> tuple[int, int]:
     """Returns the bytes that were there, and those that were refilled."""
     there, before = held.create(COPY, ballast), device.written
     if there < len(IDS) * SIZE:
-        copy_in(held.copy(COPY), LONG, lambda _: None, lambda _: False)
+        copy_in(held.copy(COPY), LONG, lambda _: None, lambda _: False, Slots(held._arena, 2))
     return there, device.written - before
 
 

@@ -16,6 +16,7 @@ from gcr.memory.arena import Arena
 from gcr.protocol.batches import Incoming
 from gcr.protocol.operations.worker import ProcessFacts
 from gcr.worker.attachment import Attachment
+from gcr.worker.bounce import Slots
 from gcr.worker.holding import Holding
 from gcr.worker.holdings import Holdings
 from gcr.worker.link import IN, Link
@@ -176,7 +177,7 @@ def test_what_needs_a_context_says_so(attachment: Attachment, arena: Arena) -> N
     with pytest.raises(NoContext):
         holding.create(3, 0)
     with pytest.raises(NoContext):
-        copy_in(holding.copy(3), 1.0, lambda _report: None, lambda _size: False)
+        copy_in(holding.copy(3), 1.0, lambda _report: None, lambda _size: False, Slots(arena, 2))
     holding.release()
 
 
@@ -213,7 +214,7 @@ def test_memory_that_is_being_refilled_is_released_after_the_transfer(arena: Are
     holding.copy(3).lay_out([HandleSpec(7, MIB)])
     holding.create(3, 0)
     with suppress(RolledBack):
-        copy_in(holding.copy(3), 10.0, lambda _report: None, lambda _size: False)
+        copy_in(holding.copy(3), 10.0, lambda _report: None, lambda _size: False, Slots(arena, 2))
     ending[0].join(10)
     assert drain.said.index("waited") < drain.said.index("released")
 
@@ -255,7 +256,7 @@ def test_while_the_driver_is_at_work_one_transfer_follows_the_other(arena: Arena
     count = len(copy.segments.parts)
     assert count > 1
     holdings.of("llm/1").create(3, 0)
-    copy_in(copy, 10.0, lambda _report: None, lambda size: holdings.driver_s() > size / (100 * MIB))
+    copy_in(copy, 10.0, lambda _report: None, lambda size: holdings.driver_s() > size / (100 * MIB), Slots(arena, 2))
     first = ["began", "waited"] * count if at_work else ["began"] * count
     assert drain.said == first + ["waited"] * count
     assert all(ask() is at_work for ask in drain.asks)
@@ -281,7 +282,7 @@ def test_a_refill_that_takes_longer_than_the_driver_keeps_its_queue_full(
     attachment: Attachment, arena: Arena, speeds: dict[str, float], longest: int
 ) -> None:
     holdings = Holdings(attachment, arena, "GPU-a")
-    serving = CopyServing(holdings, Link(attachment, arena, speeds), Incoming())
+    serving = CopyServing(holdings, Link(attachment, arena, speeds), Incoming(), Slots(arena, 2))
     assert not serving._paced(1)
     holdings.driver_at_work("llm/1", 0.5)
     assert (serving._paced(longest - 1), serving._paced(longest + 1)) == (True, False)

@@ -50,22 +50,22 @@ def damaged() -> int:
 
 
 class Copy:
-    """A worker's copy. `error`: raised at the takeover; the segments stay the caller's then."""
+    """A worker's copy. `error`: raised at the takeover; the segments are closed then as well."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error, self.came = error, cast("list[tuple[SealedTable, list[int]]]", [])
 
     def reclaim(self, table: SealedTable, fds: Sequence[int]) -> None:
-        if self.error:
-            raise self.error
         self.came.append((table, [os.fstat(fd).st_ino for fd in fds]))
         for fd in fds:
             os.close(fd)
+        if self.error:
+            raise self.error
 
 
 def given_to_a_worker(fds: list[int], copy: Copy | None = None, device: str = GPU) -> None:
     holdings = SimpleNamespace(copy=lambda _copy, _owner: copy or Copy())
-    serving = CopyServing(cast("Any", holdings), cast("Any", None), Incoming())
+    serving = CopyServing(cast("Any", holdings), cast("Any", None), Incoming(), cast("Any", None))
     asked = ops.Reclaim(ops.CopyName("7.1", 9), "llm/7", device, 0, len(fds))
     serving.operations()[ops.Reclaim](asked, fds, cast("Any", None))
 

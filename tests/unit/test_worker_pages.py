@@ -71,7 +71,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
 @pytest.fixture
 def channel(made: Made) -> Iterator[Channel]:
     holdings = cast("Any", SimpleNamespace(copy=lambda *_: made, arena=SimpleNamespace(fds=lambda parts: [*parts])))
-    copies = CopyServing(holdings, cast("Any", None), Incoming()).operations()
+    copies = CopyServing(holdings, cast("Any", None), Incoming(), cast("Any", None)).operations()
     worker = Dispatcher("a worker", {**copies, **RingServing(holdings).operations()})
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pair = [Channel(ours, name="the worker").start(), Channel(theirs, worker.serve).start()]

@@ -12,6 +12,9 @@ still reads, an image's writer for instance (`memfiles.hold_still`).
 A call that cannot wait is promised the segments that are lacking (`promise`). They are filled and pinned later
 (`keep`); their descriptors can be handed on before.
 
+Segments that come from elsewhere (`adopt`) are not pinned: a refill from them is faster through slots (`take_slots`).
+They are pinned once their owner is to take them again, by `prepare`, or by `take` at the latest.
+
 `_turns` is held while memory is made, filled and pinned, `_lock` only while the books are changed; in that order.
 """
 
@@ -47,6 +50,10 @@ class Segments(Struct, frozen=True):
     @property
     def size(self) -> int:
         return sum(part.size for part in self.parts)
+
+    def may_be_written(self) -> bool:
+        """Tells whether no process reads these segments."""
+        return not any(is_held_still(part.fd) for part in self.parts)
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self.parts)
@@ -86,9 +93,9 @@ class Arena:
 
     @property
     def pinned_bytes(self) -> int:
-        """All but what is promised."""
+        """All but what is promised, and what was adopted and not pinned since."""
         with self._lock:
-            return self._ledger.bytes - total(self._ledger.promised)
+            return self._ledger.bytes - total(self._ledger.promised) - total(self._ledger.unpinned)
 
     @property
     def free_bytes(self) -> int:
@@ -98,17 +105,23 @@ class Arena:
     def prepare(self, wishes: Callable[[], Mapping[str, int]], pause: Callable[[], object] = lambda: None) -> None:
         """Makes sure that all owners can have their bytes at once. Raises NoRoom, and what `pin` raises.
 
-        Works in rounds, one segment per thread. Between rounds a `take` gets its turn, `close` takes effect, and the
-        wishes are asked for anew. `pause` is called before each round.
+        Pins what these owners had before, and makes what is missing. Works in rounds, one segment per thread. Between
+        rounds a `take` gets its turn, `close` takes effect, and the wishes are asked for anew. `pause` is called before
+        each round.
         """
         while True:
             pause()
             with self._turns.background():
                 wanted = wishes()
+                with self._lock:
+                    unpinned = self._ledger.free_unpinned(wanted)
                 missing = self._missing(wanted).sizes
-                if not missing or self._closed:
+                if self._closed or not (unpinned or missing):
                     return
-                self._grow(missing[: self._threads], wanted, self._threads)
+                if unpinned:
+                    self._keep(unpinned[: self._threads], self._threads)
+                else:
+                    self._grow(missing[: self._threads], wanted, self._threads)
 
     def take(self, owner: str, nbytes: int, beyond: bool = False) -> Segments:
         """Takes segments of at least `nbytes` in all, first those that held this owner's bytes. Raises NoRoom.
@@ -119,9 +132,29 @@ class Arena:
             with self._lock:
                 missing = nbytes - total(self._ledger.usable(owner))
             if missing > 0:
-                self._grow(self._sizes(missing), (owner,), self._hurry, beyond)
+                self._grow(_sizes(missing, self._segment_bytes, self._hurry), (owner,), self._hurry, beyond)
             with self._lock:
                 parts = choose(self._ledger.usable(owner), self._ledger.free, nbytes)
+                self._ledger.take(parts, owner)
+            segments = Segments(owner, tuple(parts))
+            try:
+                self._keep(parts, self._hurry)
+            except BaseException:
+                self.give_back(segments)
+                raise
+        return segments
+
+    def take_slots(self, owner: str, count: int, size: int) -> Segments:
+        """Takes `count` segments of `size` bytes each: those that the owner had, and fresh ones. Raises NoRoom.
+
+        The limit refuses nothing, only the host does. size: a multiple of a huge page
+        """
+        with self._turns.next():
+            with self._lock:
+                had = [s for s in self._ledger.usable(owner) if self._ledger.free[s] == owner and s.size == size]
+            made = self._grow([size] * max(0, count - len(had)), (owner,), self._hurry, beyond=True, last=owner)
+            with self._lock:
+                parts = [*had[:count], *made]
                 self._ledger.take(parts, owner)
         return Segments(owner, tuple(parts))
 
@@ -132,7 +165,7 @@ class Arena:
         """
         with self._lock:
             usable = self._ledger.usable(owner)
-            lacking = self._sizes(max(0, nbytes - total(usable)))
+            lacking = _sizes(max(0, nbytes - total(usable)), self._segment_bytes, self._hurry)
             if not self._closed and self._ledger.has_room(sum(lacking), available_host_bytes()):
                 made = self._maker.promise(lacking)
                 self._ledger.promised.update(made)
@@ -142,22 +175,26 @@ class Arena:
         return self.take(owner, nbytes)
 
     def keep(self, segments: Segments) -> None:
-        """Fills, maps and pins all promised segments of these. Raises NoRoom, and what `pin` raises.
+        """Fills and maps the promised segments of these, and pins them and the unpinned ones.
 
-        After an error some may still be promised.
+        Raises NoRoom, and what `pin` raises. After an error some may still be promised or unpinned.
         """
         with self._turns.next():
             if self._closed:
                 raise RolledBack("the arena is closed")
-            with self._lock:
-                promised = [part for part in segments if part in self._ledger.promised]
-            if promised:
-                with _no_memory_is_no_room(sum(part.size for part in promised)):
-                    self._maker.keep(promised, self._hurry, self._kept)
+            self._keep(segments, self._hurry)
+
+    def _keep(self, segments: Iterable[Segment], threads: int) -> None:
+        """Works as `keep`. A turn is held."""
+        with self._lock:
+            promised, unpinned = self._ledger.lacking(segments)
+        if promised or unpinned:
+            with _no_memory_is_no_room(total(promised)):
+                self._maker.keep(promised, unpinned, threads, self._kept)
 
     def _kept(self, part: Segment) -> None:
         with self._lock:
-            self._ledger.promised.discard(part)
+            self._ledger.is_pinned(part)
 
     def give_back(self, segments: Segments) -> None:
         """Returns segments to the arena; the owner no longer needs the bytes. Idempotent."""
@@ -175,24 +212,25 @@ class Arena:
                 self._ledger.adopted.difference_update(gone)
             self._release(gone)
 
-    def adopt(
-        self,
-        owner: str,
-        fds: Sequence[int],
-        sizes: Sequence[int] | None = None,
-        ready: Callable[[Segment], None] | None = None,
-    ) -> Segments:
-        """Maps and pins segments that come from elsewhere. Takes the descriptors, and closes them on failure.
+    def adopt(self, owner: str, fds: Sequence[int], sizes: Sequence[int] | None = None) -> Segments:
+        """Maps segments that come from elsewhere, and pins none. Takes the descriptors, and closes them on failure.
 
-        `ready` is called for each segment, in order, as soon as it may be copied from, while later ones are still being
-        pinned. All or nothing. Raises NotASegment, NoRoom (addresses), and what `pin` or `ready` raises.
+        All or nothing. Raises NotASegment, NoRoom (addresses), and RolledBack where the arena is closed.
         """
-        with self._turns.next():
-            made = self._maker.adopt(fds, sizes, self._hurry, ready)
+        made = self._maker.adopt(fds, sizes)
         with self._lock:
-            self._ledger.taken.update(dict.fromkeys(made, owner))
-            self._ledger.adopted.update(made)
+            closed = self._closed
+            if not closed:
+                self._ledger.adopt(made, owner)
+        if closed:
+            self._maker.release(made, pinned=False)
+            raise RolledBack("the arena is closed")
         return Segments(owner, tuple(made))
+
+    def unpinned(self, segments: Segments) -> frozenset[Segment]:
+        """Returns those of the segments that are not pinned. One may be pinned meanwhile, and none is unpinned."""
+        with self._lock:
+            return frozenset(segments.parts) & self._ledger.unpinned
 
     def fds(self, segments: Segments) -> list[int]:
         """Returns the descriptors, in order. They stay the arena's; sending them duplicates them."""
@@ -201,7 +239,9 @@ class Arena:
     def trim(self, nbytes: int) -> None:
         """Releases free segments until at most `nbytes` are left, first those that held an owner's bytes."""
         with self._turns.next():
-            self._release_free(max(0, self.free_bytes - nbytes), lambda _last: True)
+            with self._lock:
+                gone = self._ledger.forget_free(max(0, total(self._ledger.free) - nbytes), lambda _last: True)
+            self._release(gone)
 
     def end(self, owner: str) -> None:
         """Releases, in the background, the free segments that only this owner could take; the owner has ended."""
@@ -226,9 +266,11 @@ class Arena:
                 self._release(spare[:1])
 
     def ready(self, wishes: Mapping[str, int]) -> dict[str, int]:
-        """Returns, for each owner, the bytes of its wish that it has or could take now."""
+        """Returns, for each owner, the bytes of its wish that are pinned, and that it has or could take now."""
         short = self._missing(wishes).short
-        return {owner: wanted - short[owner] for owner, wanted in wishes.items()}
+        with self._lock:
+            unpinned = {owner: total(self._ledger.free_unpinned([owner])) for owner in wishes}
+        return {owner: max(0, wanted - short[owner] - unpinned[owner]) for owner, wanted in wishes.items()}
 
     def close(self) -> None:
         """Releases all segments, taken ones included; descriptors in other processes keep their bytes. Idempotent."""
@@ -240,25 +282,21 @@ class Arena:
             self._release(everything)
             self._maker.addresses.close()
 
-    def may_be_written(self, segments: Segments) -> bool:
-        """Tells whether no process reads these segments."""
-        return not any(is_held_still(part.fd) for part in segments)
-
     def _missing(self, wishes: Mapping[str, int]) -> Missing:
         """Returns what is to be made if each owner takes its own segments and fresh ones, as `take` does."""
         with self._lock:
             has, fresh = self._ledger.owned()
         short = shortfalls(wishes, has, fresh)
-        return Missing(short, [size for left in short.values() for size in self._sizes(left)], fresh)
+        most, threads = self._segment_bytes, self._hurry
+        return Missing(short, [size for left in short.values() for size in _sizes(left, most, threads)], fresh)
 
-    def _sizes(self, nbytes: int) -> list[int]:
-        """Returns sizes: equal ones, a few for each thread, and one for the rest. Multiples of a huge page."""
-        each = min(self._segment_bytes, max(LEAST_PIECE, round_up(-(-nbytes // (PIECES_EACH * self._hurry)))))
-        whole, rest = divmod(round_up(nbytes), each)
-        return [each] * whole + ([rest] if rest else [])
+    def _grow(
+        self, sizes: Sequence[int], owners: Collection[str], threads: int, beyond: bool = False, last: str = ""
+    ) -> Sequence[Segment]:
+        """Makes free segments, all or none, and returns them. A turn is held.
 
-    def _grow(self, sizes: Sequence[int], owners: Collection[str], threads: int, beyond: bool = False) -> None:
-        """Makes fresh free segments, all or none. A turn is held."""
+        last: the owner that alone may take them; any by default
+        """
         if self._closed:
             raise RolledBack("the arena is closed")
         self._make_room(sum(sizes), {"", *owners}, beyond)
@@ -267,9 +305,10 @@ class Arena:
             with _no_memory_is_no_room(sum(sizes)):
                 made = self._maker.make(sizes, threads)
             with self._lock:
-                self._ledger.free.update(dict.fromkeys(made, ""))
+                self._ledger.free.update(dict.fromkeys(made, last))
         finally:
             self._ledger.being_made = 0
+        return made
 
     def _make_room(self, nbytes: int, spared: Collection[str], beyond: bool) -> None:
         """Releases as many free segments as needed, of owners not spared. Raises NoRoom, with none released."""
@@ -281,19 +320,23 @@ class Arena:
         if short > others:
             limit = self._ledger.limit if short > lacking else None
             raise _no_room(short - others, read, limit)
-        self._release_free(short, lambda last: last not in spared)
-
-    def _release_free(self, nbytes: int, which: Callable[[str], bool]) -> None:
         with self._lock:
-            gone = self._ledger.forget_free(nbytes, which)
+            gone = self._ledger.forget_free(short, lambda last: last not in spared)
         self._release(gone)
 
     def _release(self, segments: Iterable[Segment]) -> None:
         for segment in segments:
             with self._lock:
-                promised = segment in self._ledger.promised
-                self._ledger.promised.discard(segment)
-            self._maker.release([segment], pinned=not promised)
+                promised, unpinned = self._ledger.lacking([segment])
+                self._ledger.is_pinned(segment)
+            self._maker.release([segment], pinned=not (promised or unpinned))
+
+
+def _sizes(nbytes: int, most: int, threads: int) -> list[int]:
+    """Returns sizes: equal ones, a few for each thread, and one for the rest. Multiples of a huge page."""
+    each = min(most, max(LEAST_PIECE, round_up(-(-nbytes // (PIECES_EACH * threads)))))
+    whole, rest = divmod(round_up(nbytes), each)
+    return [each] * whole + ([rest] if rest else [])
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The books of an arena: its segments, with the owner of each, and its limit."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -23,6 +23,7 @@ class Ledger(Struct):
     taken: dict[Segment, str] = field(default_factory=dict)
     adopted: set[Segment] = field(default_factory=set)
     promised: set[Segment] = field(default_factory=set)  # taken, but not yet filled, mapped or pinned
+    unpinned: set[Segment] = field(default_factory=set)  # adopted, filled and mapped, but not yet pinned
     being_made: int = 0  # bytes
 
     @property
@@ -41,13 +42,34 @@ class Ledger(Struct):
         return self.own_bytes + coming <= self.limit and total(self.promised) + coming <= available
 
     def usable(self, owner: str) -> list[Segment]:
-        """Returns the free segments that an owner may take."""
-        return [s for s, last in self.free.items() if last == "" or (last == owner and not is_held_still(s.fd))]
+        """Returns the free segments that an owner may take, pinned ones first."""
+        found = (s for s, last in self.free.items() if last == "" or (last == owner and not is_held_still(s.fd)))
+        return sorted(found, key=self.unpinned.__contains__)
 
     def take(self, parts: Sequence[Segment], owner: str) -> None:
         for part in parts:
             self.free.pop(part, None)
             self.taken[part] = owner
+
+    def adopt(self, parts: Sequence[Segment], owner: str) -> None:
+        """Takes segments from elsewhere in for an owner."""
+        self.take(parts, owner)
+        self.adopted.update(parts)
+        self.unpinned.update(parts)
+
+    def lacking(self, parts: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
+        """Returns those of the segments that are promised, and those that are unpinned."""
+        wanted = [*parts]
+        return [s for s in wanted if s in self.promised], [s for s in wanted if s in self.unpinned]
+
+    def is_pinned(self, part: Segment) -> None:
+        """Notes that a segment is pinned, or gone."""
+        self.promised.discard(part)
+        self.unpinned.discard(part)
+
+    def free_unpinned(self, owners: Collection[str]) -> list[Segment]:
+        """Returns the free segments of these owners that are not pinned."""
+        return [s for s, last in self.free.items() if last in owners and s in self.unpinned]
 
     def give_back(self, parts: Sequence[Segment], owner: str) -> list[Segment]:
         """Frees taken segments. Returns those of them that are promised, which the caller releases."""

@@ -42,26 +42,29 @@ class Maker(Struct, frozen=True):
         """Makes segments of addresses and empty files, all or none; `keep` fills them later. Raises NoRoom, OSError."""
         return self._each(sizes, self._promised)
 
-    def keep(self, promised: Sequence[Segment], threads: int, kept: Callable[[Segment], None]) -> None:
-        """Fills and pins promised segments; calls `kept` with each. The others stay promised. Raises as `make` does."""
+    def keep(
+        self,
+        promised: Sequence[Segment],
+        unpinned: Sequence[Segment],
+        threads: int,
+        kept: Callable[[Segment], None],
+    ) -> None:
+        """Fills and pins promised segments, and pins unpinned ones; calls `kept` with each.
+
+        The others stay what they were. Raises as `make` does.
+        """
         for each in promised:
             hostmap.map_shared(each.address, each.size, each.fd)
         with ThreadPoolExecutor(threads) as pool:
-            jobs = [pool.submit(self._keep, each, kept) for each in promised]
+            jobs = [pool.submit(self._keep, self._fill_and_pin, each, kept) for each in promised]
+            jobs += [pool.submit(self._keep, self._pin, each, kept) for each in unpinned]
         for job in jobs:
             job.result()
 
-    def adopt(
-        self,
-        fds: Sequence[int],
-        sizes: Sequence[int] | None,
-        threads: int,
-        ready: Callable[[Segment], None] | None,
-    ) -> list[Segment]:
-        """Makes pinned segments of filled files, all or none. Takes the descriptors also where it fails.
+    def adopt(self, fds: Sequence[int], sizes: Sequence[int] | None) -> list[Segment]:
+        """Makes segments of filled files, all or none; `keep` pins them. Takes the descriptors also where it fails.
 
-        Calls `ready` with each, in order, once it is pinned. Raises NotASegment, NoRoom (addresses), OSError, and what
-        `pin` and `ready` raise.
+        Raises NotASegment, NoRoom (addresses), OSError.
         """
         made: list[Segment] = []
         try:
@@ -72,7 +75,6 @@ class Maker(Struct, frozen=True):
             self._drop_all(made)
             _close_quietly(set(fds) - {segment.fd for segment in made})
             raise
-        self._each_pinned(made, self._pin, threads, ready)
         return made
 
     def release(self, segments: Iterable[Segment], pinned: bool = True) -> None:
@@ -95,21 +97,13 @@ class Maker(Struct, frozen=True):
             raise
         return made
 
-    def _each_pinned(
-        self,
-        made: Sequence[Segment],
-        step: Callable[[Segment], None],
-        threads: int,
-        ready: Callable[[Segment], None] | None = None,
-    ) -> None:
+    def _each_pinned(self, made: Sequence[Segment], step: Callable[[Segment], None], threads: int) -> None:
         """Carries out a step that pins each segment; releases all where one fails."""
         with ThreadPoolExecutor(threads) as pool:
             jobs = [pool.submit(step, segment) for segment in made]
             try:
-                for segment, job in zip(made, jobs, strict=True):
+                for job in jobs:
                     job.result()
-                    if ready:
-                        ready(segment)
             except BaseException:
                 pinned = [segment for segment, job in zip(made, jobs, strict=True) if _succeeded(job)]
                 self.release(pinned)
@@ -157,8 +151,8 @@ class Maker(Struct, frozen=True):
         hostmap.populate(segment.address, segment.size)
         self.pin(segment.address, segment.size)
 
-    def _keep(self, segment: Segment, kept: Callable[[Segment], None]) -> None:
-        self._fill_and_pin(segment)
+    def _keep(self, step: Callable[[Segment], None], segment: Segment, kept: Callable[[Segment], None]) -> None:
+        step(segment)
         kept(segment)
 
     def _drop_all(self, segments: Iterable[Segment]) -> None:

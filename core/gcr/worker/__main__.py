@@ -29,6 +29,8 @@ gcr.starting.imported()
 
 log = logging.getLogger("gcr.worker")
 
+REFILL_THREADS = 8  # most by default: a program may need the other cores
+
 
 class Starting:
     """Answers while the context is being made: every request waits for it, or hears why there is none."""
@@ -76,7 +78,8 @@ def make_service(backend: str, device: str) -> WorkerService:
         threads=min(config.threads, max(1, cores // 2)),
         hurry=cores,
     )
-    return WorkerService(Holdings(attachment, arena, device), time.monotonic() - began)
+    threads = config.refill_threads or max(1, min(REFILL_THREADS, cores // 2))
+    return WorkerService(Holdings(attachment, arena, device), time.monotonic() - began, threads)
 
 
 def main(argv: list[str]) -> int:

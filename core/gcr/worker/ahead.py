@@ -71,7 +71,9 @@ def _begun(copy: HostCopy, asked: Asked, paced: Callable[[], bool]) -> _Piece | 
         free = residence is None and not memory.ranges and asked.begins
         if not (free or (residence and residence.copy == asked.copy)):
             return None
-        if copy.use.given_up or copy.layout is None or copy.segments is None:  # or they are arriving still
+        if copy.use.given_up or copy.layout is None or copy.segments is None:
+            return None
+        if copy.arena.unpinned(copy.segments):  # they came from another worker; the restore has the slots for them
             return None
         specs = _fitting(copy, min(asked.most, spare_bytes(memory.drain.memory())))
         if not specs:

@@ -65,9 +65,6 @@ class Holding:
         there = self.memory.claim(number, handles, ballast)
         if there is None:
             self.memory.create(handles, ballast)
-        with copy.lock:
-            if copy.arriving:
-                copy.arriving.begin()
         return there or 0
 
     def stay(self, number: int) -> int:
@@ -89,11 +86,6 @@ class Holding:
             self.memory.copy_ended(number)
             copy.give_up()
             self._remove(number)
-
-    def settle(self) -> None:
-        """Waits for segments that are arriving."""
-        for copy in self.copies:
-            copy.settle()
 
     def surrender(self) -> None:
         """Gives all copies to another worker: this one never writes to the same host memory again."""

@@ -87,8 +87,6 @@ class Holdings(Struct):
     def detach(self) -> None:
         """Gives the context back. Raises WrongState while memory is held with it."""
         with self._lock:
-            for known in self._by_hold.values():
-                known.settle()
             holding = [name for name, known in self._by_hold.items() if known.uses_the_device]
             if holding:
                 raise WrongState(f"memory of {len(holding)} processes is held with this worker's context")

@@ -3,7 +3,6 @@
 A process may have several copies. Each is of one transaction, and nothing of one is another's.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from threading import RLock
@@ -17,15 +16,13 @@ from gcr.memory.arena import Arena, Segments
 from gcr.memory.layout import Layout, SealedHandle, SealedSegment, SealedTable
 from gcr.memory.partial import PartialTable, Where
 from gcr.protocol.operations.worker import ProcessFacts
+from gcr.protocol.seqpacket import close_all
 from gcr.protocol.wire import MappingRecord
-from gcr.worker.arriving import Arriving
 from gcr.worker.held import HeldMemory
 from gcr.worker.inflight import Use
 from gcr.worker.live import LiveCopy
 from gcr.worker.ring import Ring
 from gcr.worker.snapshot import Snapshot
-
-log = logging.getLogger("gcr.worker")
 
 
 class HostCopy(Struct):
@@ -37,7 +34,6 @@ class HostCopy(Struct):
     specs: Mapping[int, HandleSpec] = field(default_factory=dict)  # of the handles that are laid out
     layout: Layout | None = None
     segments: Segments | None = None
-    arriving: Arriving | None = None
     parent: Baseline | None = None  # bytes that an image of the process has, and that the copy may lack
     live: LiveCopy | None = None
     snapshot: Snapshot | None = None
@@ -101,23 +97,11 @@ class HostCopy(Struct):
             self.use.transfers.ended(transfers)
             self.memory.transfers.ended(transfers)
 
-    def settle(self) -> None:
-        """Waits for segments that are arriving; forgets the layout where they do not come."""
-        with self.lock:
-            try:
-                if self.arriving:
-                    self.segments = self.arriving.finish()
-            except RolledBack as error:
-                log.warning("segments of %s did not arrive: %s", self.memory.name, error)
-                self.layout = None  # the keeper can hand them over again
-            self.arriving = None
-
     def give_up(self) -> None:
         """Returns all memory of the copy. Waits for transfers in flight, and for threads that hash. Idempotent."""
         with self.lock, self.use.reading:
             self.use.given_up = True
             self.give_room_back()
-            self.settle()
             self.give_arena_back()
             self.layout = self.live = self.parent = self.snapshot = None
 
@@ -126,7 +110,6 @@ class HostCopy(Struct):
         with self.lock, self.use.reading:
             self.use.given_up = True
             self.give_room_back()
-            self.settle()
             self.use.transfers.finish()
             if self.ring:  # its reader may hang on a disk, and write to it later
                 self.arena.hand_on(self.ring.segments)
@@ -140,7 +123,7 @@ class HostCopy(Struct):
         """Takes arena segments of at least `nbytes`. Raises NoRoom."""
         with self.lock:
             self.refuse_given_up()
-            if self.segments and self.segments.size >= nbytes and self.arena.may_be_written(self.segments):
+            if self.segments and self.segments.size >= nbytes and self.segments.may_be_written():
                 return
             self.give_arena_back()
             self.segments = self.arena.take(self.owner, nbytes)
@@ -205,13 +188,18 @@ class HostCopy(Struct):
             self.ring = None
 
     def reclaim(self, table: SealedTable, fds: Sequence[int]) -> None:
-        """Takes over the table of a suspended process, and its segments, which `Holding.create` begins to pin."""
+        """Takes over the table of a suspended process and its segments, which are not pinned.
+
+        Takes the descriptors, also where it fails. Raises RolledBack, NotASegment, NoRoom (addresses).
+        """
         with self.lock:
+            if self.use.given_up:
+                close_all(fds)
             self.refuse_given_up()
+            self.segments = self.arena.adopt(self.owner, fds, [part.size for part in table.segments])
             self.specs = {h.spec.id: h.spec for h in table.handles}
             end = max((h.offset + h.spec.size for h in table.handles), default=0)
             self.layout = Layout({h.spec.id: h.offset for h in table.handles}, end)
-            self.arriving = Arriving(self.arena, self.owner, fds, [part.size for part in table.segments])
 
     # ---- the sealed table -------------------------------------------------------------------------------------
 

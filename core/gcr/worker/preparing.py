@@ -101,10 +101,10 @@ class Preparing(Struct):
         if not self.wishes():
             return
         self.before()
-        began, had = time.monotonic(), self.arena.bytes
+        began, had = time.monotonic(), self.arena.pinned_bytes
         self.arena.prepare(self.wishes, self._await_quiet)
-        if self.arena.bytes > had:
-            log.info("arena of %d bytes pinned in %.2f s", self.arena.bytes, time.monotonic() - began)
+        if self.arena.pinned_bytes > had:
+            log.info("arena of %d bytes pinned in %.2f s", self.arena.pinned_bytes, time.monotonic() - began)
 
     def _await_quiet(self) -> None:
         end = time.monotonic() + QUIET_S

@@ -8,6 +8,7 @@ from gcr.protocol.channel import Request
 from gcr.protocol.operations import ring
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import Answer, Dispatcher, Handler, Handlers, Operation
+from gcr.worker.bounce import Slots
 from gcr.worker.holdings import Holdings
 from gcr.worker.link import Link
 from gcr.worker.preparing import Preparing
@@ -40,13 +41,16 @@ STEPS: frozenset[type[Operation[Any]]] = frozenset(
 
 
 class WorkerService:
-    """All operations of a worker, and those that end its part in a process. `cold_s`: seconds of its start."""
+    """All operations of a worker, and those that end its part in a process.
 
-    def __init__(self, holdings: Holdings, cold_s: float) -> None:
+    cold_s: seconds of its start · threads: of a refill from memory that is not pinned
+    """
+
+    def __init__(self, holdings: Holdings, cold_s: float, threads: int = 1) -> None:
         self.holdings, self.steps = holdings, Steps()
         self.link = Link(holdings.attachment, holdings.arena)
         self.preparing = Preparing(holdings.arena, self.link.measure, self.steps.busy)
-        self._incoming = Incoming()
+        self._incoming, self._slots = Incoming(), Slots(holdings.arena, threads)
         self.operations = Dispatcher("a worker", self._counted(self._handlers(cold_s)))
 
     def serve(self, request: Request) -> None:
@@ -62,7 +66,7 @@ class WorkerService:
             **ends,
             **DeviceServing(self.holdings, self.link, self.preparing, cold_s).operations(),
             **HandleServing(self.holdings).operations(),
-            **CopyServing(self.holdings, self.link, self._incoming).operations(),
+            **CopyServing(self.holdings, self.link, self._incoming, self._slots).operations(),
             **SnapshotServing(self.holdings, self.link).operations(),
             **RingServing(self.holdings).operations(),
         }

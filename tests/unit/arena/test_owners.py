@@ -4,7 +4,6 @@ import ctypes
 import fcntl
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from arenas import MiB, fill, make, read
 
-from gcr.errors import NoRoom, RolledBack
+from gcr.errors import DriverError, NoRoom, RolledBack
 from gcr.memory import hostmap
 from gcr.memory.arena import NotASegment, Segment
 from gcr.memory.memfiles import hold_still
@@ -23,10 +22,7 @@ def test_segments_of_another_worker_are_adopted_with_their_bytes(arena, pins):
     ours = arena.take("llm", 10 * MiB)
     fill(ours, b"state")
     other = make(pins)
-    ready = []
-    fds = [os.dup(fd) for fd in arena.fds(ours)]
-    theirs = other.adopt("llm", fds, [part.size for part in ours], ready.append)
-    assert ready == list(theirs)
+    theirs = adopted(other, "llm", ours)
     assert [part.size for part in theirs] == [part.size for part in ours]
     assert all(read(part, 5) == b"state" for part in theirs)
     assert other.bytes == 10 * MiB
@@ -70,14 +66,81 @@ def test_a_segment_larger_than_ours_is_adopted_whole(pins):
     large.close()
 
 
-def test_the_first_adopted_segment_is_ready_while_later_ones_are_being_pinned(arena, pins):
-    held = arena.take("llm", 32 * MiB)
-    other = make(pins, threads=1)
-    pins.delay = 0.03
-    when = []
-    other.adopt("llm", [os.dup(fd) for fd in arena.fds(held)], ready=lambda _: when.append(time.monotonic()))
-    assert when[-1] - when[0] > 0.1
+def adopted(arena, owner, segments):
+    return arena.adopt(owner, [os.dup(part.fd) for part in segments], [part.size for part in segments])
+
+
+def test_adopted_segments_are_pinned_once_their_owner_takes_them_again(arena, pins):
+    other = make(pins)
+    held = arena.take("llm", 10 * MiB)
+    made, theirs = pins.ever, adopted(other, "llm", held)
+    assert (pins.ever, other.bytes, other.pinned_bytes) == (made, 10 * MiB, 0)
+    assert other.unpinned(theirs) == {*theirs}
+    other.give_back(theirs)
+    assert other.pinned_bytes == 0
+    fill(other.take("ddp", 4 * MiB), b"other")
+    first = other.take("llm", 4 * MiB)
+    assert {*first} < {*theirs}
+    assert (other.pinned_bytes, other.unpinned(theirs)) == (8 * MiB, {*theirs} - {*first})
+    other.give_back(first)
+    made = pins.ever
+    assert other.take("llm", 4 * MiB) == first, "what is pinned comes first"
+    assert pins.ever == made
+    rest = other.promise("llm", 6 * MiB)
+    assert ({*rest}, pins.ever) == ({*theirs} - {*first}, made), "a promise pins nothing"
+    other.keep(rest)
+    assert other.pinned_bytes == other.bytes == 14 * MiB
     other.close()
+
+
+def test_adopted_segments_are_pinned_in_the_background_where_they_are_wished(arena, pins):
+    other = make(pins, threads=2)
+    for owner in ("llm", "ddp"):
+        other.give_back(adopted(other, owner, arena.take(owner, 12 * MiB)))
+    wishes = {"llm": 14 * MiB}
+    assert other.ready(wishes) == {"llm": 0}
+    rounds = []
+    other.prepare(lambda: wishes, lambda: rounds.append(other.pinned_bytes))
+    assert rounds == [0, 8 * MiB, 12 * MiB, 14 * MiB]
+    assert (other.ready(wishes), other.bytes) == ({"llm": 14 * MiB}, 26 * MiB)
+    other.end("ddp")
+    assert other.bytes == other.pinned_bytes == 14 * MiB
+    other.close()
+
+
+def test_a_pin_that_fails_takes_nothing_and_what_was_pinned_stays_so(arena, pins):
+    other = make(pins, threads=1)
+    theirs = adopted(other, "llm", arena.take("llm", 12 * MiB))
+    other.give_back(theirs)
+    pins.fail_after = pins.ever + 1
+    for call in (lambda: other.take("llm", 12 * MiB), lambda: other.prepare(lambda: {"llm": 12 * MiB})):
+        with pytest.raises(DriverError):
+            call()
+        assert (other.free_bytes, other.pinned_bytes) == (12 * MiB, 4 * MiB)
+    pins.fail_after = None
+    assert {*other.take("llm", 12 * MiB)} == {*theirs}
+    other.close()
+
+
+@pytest.mark.parametrize("end", ["hand_on", "close", "trim"])
+def test_what_was_never_pinned_is_not_unpinned(arena, pins, caplog, end):
+    other = make(pins)
+    theirs = adopted(other, "llm", arena.take("llm", 8 * MiB))
+    if end == "hand_on":
+        other.hand_on(theirs)
+    elif end == "trim":
+        other.give_back(theirs)
+        other.trim(0)
+    other.close()
+    assert (other.bytes, other.pinned_bytes, caplog.records) == (0, 0, [])
+
+
+def test_a_closed_arena_takes_no_segments_over(arena, pins):
+    other = make(pins)
+    other.close()
+    with pytest.raises(RolledBack, match="closed"):
+        adopted(other, "llm", arena.take("llm", 8 * MiB))
+    assert other.bytes == 0
 
 
 def sealed(size: int, seals: int) -> int:
@@ -103,20 +166,6 @@ def test_a_descriptor_that_is_no_segment_is_refused_and_every_one_closed(arena, 
     good = sealed(4 * MiB, fcntl.F_SEAL_SHRINK)
     with pytest.raises(NotASegment):
         arena.adopt("llm", [good, STRANGERS[kind]()], [4 * MiB, 4 * MiB])
-    assert (pins.now, arena.bytes) == ({}, 0)
-
-
-@pytest.mark.parametrize("fault", ["pin", "ready"])
-def test_a_failed_adoption_leaves_nothing(arena, pins, fault):
-    fds = [sealed(4 * MiB, fcntl.F_SEAL_SHRINK) for _ in range(5)]
-
-    def ready(_segment: Segment) -> None:
-        if fault == "ready":
-            raise RolledBack("no more")
-
-    pins.fail_after = 2 if fault == "pin" else None
-    with pytest.raises(RolledBack):
-        arena.adopt("llm", fds, ready=ready)
     assert (pins.now, arena.bytes) == ({}, 0)
 
 

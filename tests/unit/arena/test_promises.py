@@ -46,7 +46,7 @@ def test_what_is_pinned_is_in_the_page_tables_already(pins):
     one, other, entered = make(pins), make(pins), []
     pins.looking = lambda address, size: entered.append(in_page_tables(address, size))
     held = one.take("llm", 16 * MiB)
-    other.adopt("llm", [os.dup(fd) for fd in one.fds(held)])
+    other.keep(other.adopt("llm", [os.dup(fd) for fd in one.fds(held)]))
     one.keep(one.promise("llm", 16 * MiB))
     assert entered == [SEGMENT] * 12
     one.close()
@@ -246,7 +246,7 @@ def written(segments):
 def test_memory_that_is_read_is_not_written_again_meanwhile(arena):
     first = written(arena.take("llm", 2 * SEGMENT))
     readers = [hold_still(part.fd) for part in first]
-    assert not arena.may_be_written(first)
+    assert not first.may_be_written()
     arena.give_back(first)
     second = arena.take("llm", 2 * SEGMENT)
     assert not {*first} & {*second}
@@ -269,9 +269,9 @@ def test_a_reader_that_dies_reads_no_more(arena):
         stdout=subprocess.PIPE,
     ) as reader:
         assert reader.stdout.readline() == b"held\n"
-        assert not arena.may_be_written(segments)
+        assert not segments.may_be_written()
         reader.kill()
-    assert arena.may_be_written(segments)
+    assert segments.may_be_written()
 
 
 def test_no_room_beside_what_is_read_says_so(pins):

@@ -92,7 +92,7 @@ class WorkerCopies(WorkerCalls):
         return self._call(ops.Knows(copy)).known
 
     def reclaim(self, copy: CopyName, owner: str, left: str, fds: Sequence[int]) -> None:
-        """Gives the worker a sealed table and its segments, which come from their keeper and are pinned in order.
+        """Gives the worker a sealed table and its segments, which come from their keeper. It maps them, and pins none.
 
         left: the device whose bytes they are, this worker's own unless the process comes back on another one.
         """

@@ -17,6 +17,7 @@ from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import Answer, Handlers
 from gcr.protocol.seqpacket import close_all
 from gcr.worker import ahead
+from gcr.worker.bounce import Slots
 from gcr.worker.holdings import Holdings
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.link import IN, OUT, Link
@@ -30,6 +31,7 @@ class CopyServing(Struct, frozen=True):
     holdings: Holdings
     link: Link
     incoming: Incoming
+    slots: Slots
 
     def operations(self) -> Handlers:
         return {
@@ -99,14 +101,11 @@ class CopyServing(Struct, frozen=True):
 
     def _take_over(self, asked: ops.Reclaim, staged: Bundle[SealedTable]) -> None:
         os.close(staged.fds[0])
-        try:
-            self.holdings.copy(asked.copy, asked.owner).reclaim(staged.table, staged.segments)
-        except BaseException:
-            close_all(staged.segments)
-            raise
+        self.holdings.copy(asked.copy, asked.owner).reclaim(staged.table, staged.segments)
 
     def _refill(self, asked: ops.Refill, request: Request) -> ops.Moved:
-        return copy_in(self.holdings.copy(asked.copy), asked.deadline, self.link.teller(request, IN), self._paced)
+        copy, teller = self.holdings.copy(asked.copy), self.link.teller(request, IN)
+        return copy_in(copy, asked.deadline, teller, self._paced, self.slots)
 
     def _refill_ahead(self, asked: ops.RefillAhead) -> ops.Bytes:
         known = self.holdings.known_copy(asked.copy)

@@ -1,0 +1,302 @@
+"""The refill of memory that is not pinned: any bytes by any threads, and each way in which it ends early."""
+
+import ctypes
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any, cast
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcr.drain import Span
+from gcr.errors import DeadlinePassed, DriverError, RolledBack
+from gcr.memory.arena import Arena, Segments
+from gcr.memory.layout import Segment
+from gcr.worker import bounce
+from gcr.worker.bounce import OWNER, Bounced, Queue, Slots, Turn, pieces_of
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from arenas import MiB, Pins, make
+from host_device import LONG
+
+SLOT = 64
+Write = Callable[[Sequence[Span]], Any]
+
+
+class Late:
+    """A transfer that moves its bytes when it is waited for, as late as a device may."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.spans, self.ended = spans, False
+
+    def wait(self, _timeout: float) -> float:
+        for span in () if self.ended else self.spans:
+            ctypes.memmove(span.device, span.host, span.size)
+        self.ended = True
+        return 0.0
+
+    def done(self) -> int:
+        return 0
+
+
+class Failed(Late):
+    def wait(self, _timeout: float) -> float:
+        raise DriverError("the device is lost")
+
+
+class Shelf:
+    """Stands for the arena: the slots that were given back."""
+
+    def __init__(self) -> None:
+        self.back: list[Segments] = []
+
+    def give_back(self, slots: Segments) -> None:
+        self.back.append(slots)
+
+
+@contextmanager
+def turn_of(threads: int) -> Iterator[tuple[Turn, Shelf]]:
+    """Yields a turn with slots of SLOT bytes for so many threads."""
+    memory, shelf, lock = ctypes.create_string_buffer(2 * threads * SLOT), Shelf(), Lock()
+    parts = tuple(Segment(-1, ctypes.addressof(memory) + at * SLOT, SLOT) for at in range(2 * threads))
+    lock.acquire()
+    with patch.object(bounce, "SLOT_BYTES", SLOT):
+        yield Turn(cast("Arena", shelf), Segments(OWNER, parts), lock), shelf
+    del memory
+
+
+@contextmanager
+def file_of(data: bytes) -> Iterator[Segment]:
+    fd = os.memfd_create("segment")
+    os.write(fd, data)
+    yield Segment(fd, 0, len(data))
+    os.close(fd)
+
+
+def through(
+    turn: Turn,
+    plan: Sequence[tuple[Segment, Sequence[Span]]],
+    write: Write = Late,
+    given_up: Callable[[], bool] = lambda: False,
+) -> Bounced:
+    pieces = (piece for segment, spans in plan for piece in pieces_of(segment, spans))
+    return Bounced(Queue(pieces, given_up), turn, write)
+
+
+parts = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300), st.integers(1, 5 * SLOT)), max_size=12)
+
+
+@given(parts, st.integers(1, 5), st.randoms())
+def test_every_byte_of_any_copies_arrives_by_any_number_of_threads(
+    wanted: list[tuple[int, int, int]], threads: int, rng: random.Random
+) -> None:
+    """wanted: of each copy its segment, the offset there, and its size"""
+    data = [rng.randbytes(300 + 5 * SLOT) for _ in range(4)]
+    device = ctypes.create_string_buffer(sum(size for *_, size in wanted) + 1)
+    plan: list[list[Span]] = [[], [], [], []]
+    at = 0
+    for number, offset, size in wanted:
+        plan[number].append(Span(ctypes.addressof(device) + at, offset, size))
+        at += size
+    with ExitStack() as files, turn_of(threads) as (turn, shelf):
+        segments = [files.enter_context(file_of(each)) for each in data]
+        copy = through(turn, [*zip(segments, plan, strict=True)])
+        copy.wait(LONG)
+        copy.check()
+        assert (copy.done(), shelf.back, turn.lock.locked()) == (at, [turn.segments], False)
+    assert device.raw[:at] == b"".join(data[number][offset : offset + size] for number, offset, size in wanted)
+
+
+@contextmanager
+def one_copy(slots: int, threads: int = 2) -> Iterator[tuple[Turn, Shelf, list[tuple[Segment, list[Span]]], bytes]]:
+    """Yields a turn, and a copy of so many slots' bytes; the buffer of the device is kept by the plan's address."""
+    data = random.Random(slots).randbytes(slots * SLOT)
+    device = ctypes.create_string_buffer(len(data))
+    with file_of(data) as segment, turn_of(threads) as (turn, shelf):
+        yield turn, shelf, [(segment, [Span(ctypes.addressof(device), 0, len(data))])], data
+    del device
+
+
+def ends(copy: Bounced, error: type[Exception], text: str) -> None:
+    copy.wait(LONG)
+    for _ in range(2):
+        with pytest.raises(error, match=text):
+            copy.check()
+
+
+def test_a_segment_that_ends_early_or_cannot_be_read_ends_the_copy() -> None:
+    with one_copy(5) as (turn, shelf, plan, _):
+        os.ftruncate(plan[0][0].fd, 4 * SLOT + 5)
+        ends(through(turn, plan), RolledBack, f"ends at byte {4 * SLOT + 5}")
+        assert (shelf.back, turn.lock.locked()) == ([turn.segments], False)
+    with one_copy(5) as (turn, shelf, plan, _):
+        ends(through(turn, [(Segment(-1, 0, 5 * SLOT), plan[0][1])]), RolledBack, "cannot be read")
+        assert shelf.back == [turn.segments]
+
+
+@pytest.mark.parametrize("where", ["queued", "waited for"])
+def test_a_copy_of_the_device_that_fails_ends_it_and_its_slots_serve_again_only_if_nothing_is_in_flight(
+    where: str,
+) -> None:
+    begun: list[Late] = []
+
+    def write(spans: Sequence[Span]) -> Late:
+        if len(begun) == 3 and where == "queued":
+            raise DriverError("the device is lost")
+        begun.append((Failed if len(begun) == 3 else Late)(spans))
+        return begun[-1]
+
+    with one_copy(40, threads=1) as (turn, shelf, plan, _):
+        copy = through(turn, plan, write)
+        ends(copy, DriverError, "is lost")
+        assert copy.done() < 40 * SLOT
+        assert all(each.ended for each in begun if not isinstance(each, Failed)), "a copy from a slot is in flight"
+        assert shelf.back == ([turn.segments] if where == "queued" else [])
+        assert not turn.lock.locked()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "given up"])
+def test_a_copy_ends_between_pieces_once_it_is_not_wanted(how: str) -> None:
+    unwanted, met, go_on = Event(), Event(), Event()
+
+    def write(spans: Sequence[Span]) -> Late:
+        met.set()
+        assert go_on.wait(LONG)
+        return Late(spans)
+
+    with one_copy(40) as (turn, shelf, plan, _):
+        copy = through(turn, plan, write, unwanted.is_set if how == "given up" else lambda: False)
+        assert met.wait(LONG)
+        with pytest.raises(DeadlinePassed):
+            copy.wait(0.0)
+        copy.cancel() if how == "cancelled" else unwanted.set()
+        go_on.set()
+        ends(copy, RolledBack, "given up meanwhile")
+        assert 0 < copy.done() <= 4 * SLOT
+        assert (shelf.back, turn.lock.locked()) == ([turn.segments], False)
+
+
+def starting(most: int) -> Callable[[Thread], None]:
+    start, begun = Thread.start, list[Thread]()
+
+    def some(thread: Thread) -> None:
+        if len(begun) >= most:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        start(thread)
+
+    return some
+
+
+def test_where_few_threads_are_to_be_had_these_copy_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", starting(2))
+    with one_copy(40, threads=5) as (turn, shelf, plan, data):
+        copy = through(turn, plan)
+        copy.wait(LONG)
+        copy.check()
+        assert ctypes.string_at(plan[0][1][0].device, len(data)) == data
+        assert shelf.back == [turn.segments]
+    monkeypatch.setattr(threading.Thread, "start", starting(0))
+    with one_copy(40) as (turn, shelf, plan, _):
+        with pytest.raises(RolledBack, match="can't start new thread"):
+            through(turn, plan)
+        assert turn.lock.locked() and not shelf.back, "the turn is the caller's still"
+
+
+# ---- the slots ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pins() -> Pins:
+    return Pins()
+
+
+@pytest.fixture
+def arena(pins: Pins) -> Iterator[Arena]:
+    made: Arena = make(pins, limit=8 * MiB)  # type: ignore[no-untyped-call]
+    yield made
+    made.close()
+    assert pins.now == {}
+
+
+def nothing() -> None:
+    """The slots are free."""
+
+
+def test_slots_are_pinned_once_and_one_refill_has_them_at_a_time(arena: Arena, pins: Pins) -> None:
+    slots = Slots(arena, 3)
+    first = slots.take(nothing)
+    assert first
+    assert [[each.size for each in lane] for lane in first.lanes()] == [[bounce.SLOT_BYTES] * 2] * 3
+    assert sum(pins.now.values()) == arena.bytes == 6 * bounce.SLOT_BYTES, "beyond the limit of 8 MiB"
+    asked = Event()
+
+    def ask() -> None:
+        asked.set()
+        raise DeadlinePassed("too long")
+
+    with pytest.raises(DeadlinePassed):
+        slots.take(ask)
+    waiting: list[Turn | None] = []
+    thread = Thread(target=lambda: waiting.append(slots.take(nothing)))
+    thread.start()
+    time.sleep(0.1)
+    assert not waiting
+    first.end()
+    thread.join(LONG)
+    (second,) = waiting
+    assert second and {*second.segments} == {*first.segments}
+    assert pins.ever == 6
+    second.end(landed=False)
+    third = slots.take(nothing)
+    assert third and not {*third.segments} & {*second.segments}, "a copy from one may be in flight"
+    third.end()
+
+
+def test_where_host_memory_is_short_there_are_fewer_slots_or_none(arena: Arena, pins: Pins, monkeypatch: Any) -> None:
+    room = 5 * bounce.SLOT_BYTES
+    monkeypatch.setattr("gcr.memory.arena.available_host_bytes", lambda: room - sum(pins.now.values()))
+    turn = Slots(arena, 7).take(nothing)
+    assert turn and len(turn.lanes()) == 1
+    turn.end()
+    room = bounce.SLOT_BYTES
+    arena.trim(0)
+    slots = Slots(arena, 7)
+    assert slots.take(nothing) is None
+    assert slots.take(nothing) is None, "the turn was not kept"
+
+
+def test_an_error_that_is_no_lack_of_memory_ends_the_turn(arena: Arena, pins: Pins) -> None:
+    slots, pins.fail_after = Slots(arena, 2), 1
+    for _ in range(2):
+        with pytest.raises(DriverError):
+            slots.take(nothing)
+    pins.fail_after = None
+    turn = slots.take(nothing)
+    assert turn
+    turn.end()
+
+
+def test_a_promise_to_another_owner_takes_no_slot(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    grow, promised = arena._grow, list[Segments]()
+
+    def grow_and_promise(*asked: Any, **how: Any) -> Sequence[Segment]:
+        made = grow(*asked, **how)
+        promised.append(arena.promise("llm", 2 * MiB))
+        return made
+
+    monkeypatch.setattr(arena, "_grow", grow_and_promise)
+    slots = arena.take_slots(OWNER, 2, 2 * MiB)
+    assert not {*promised[0]} & {*slots}
+    arena.give_back(slots)
+    assert not {*arena.promise("llm", 2 * MiB)} & {*slots}
