@@ -16,6 +16,8 @@ from gcr.drain import HandleSpec
 from gcr.errors import DriverError
 from gcr.vmm.drain import VmmDrain
 from gcr.vmm.ranges import Piece, quietly, runs
+from gcr.vmm.reads import Reads
+from gcr.vmm.streams import Streams
 from gcr.vmm.transfer import PACED_BYTES, Part, StreamTransfer, cut, host_to_device
 
 
@@ -147,6 +149,40 @@ def test_a_piece_that_the_driver_refuses_is_the_error_of_the_wait() -> None:
     with pytest.raises(DriverError, match="cuMemcpyHtoDAsync"):
         transfer.wait(60.0)
     assert transfer.running
+
+
+def test_a_stream_serves_one_transfer_after_the_other_but_none_after_a_failure() -> None:
+    made: list[Stream] = []
+
+    def stream() -> Stream:
+        made.append(Stream(fails_at=1 if len(made) == 2 else -1))
+        return made[-1]
+
+    reads = Reads(cast("Any", SimpleNamespace(stream=stream, enter=lambda: None)), lambda: None)
+    copies = [(0, 0, MIB)]
+    for _ in range(3):
+        reads.start(copies, host_to_device).wait(60.0)
+    assert [len(each.copies) for each in made] == [3]
+    both = [reads.start(copies, host_to_device) for _ in range(2)]
+    for each in both:
+        each.wait(60.0)
+    assert [len(each.copies) for each in made] == [4, 1], "a stream has one transfer at a time"
+    others = [reads.start(copies, host_to_device) for _ in range(2)]
+    with pytest.raises(DriverError):
+        reads.start([*copies, *copies], host_to_device)
+    assert [each.closed for each in made] == [False, False, True]
+    for each in others:
+        each.wait(60.0)
+    reads.close()
+    assert [each.closed for each in made] == [True] * 3
+
+
+def test_streams_beyond_those_that_are_kept_are_closed() -> None:
+    streams = Streams(cast("Any", SimpleNamespace(stream=Stream)), most=2)
+    taken = [cast("Any", streams.take()) for _ in range(3)]
+    for each in taken:
+        streams.give_back(each)
+    assert [each.closed for each in taken] == [False, False, True]
 
 
 def test_a_failing_undo_hides_nothing_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -196,7 +196,7 @@ class VmmDrain:
         with self._lock:
             ranges, ballasts, pinned = list(self._ranges.values()), self._ballasts, list(self._pinned)
             self._ranges, self._ballasts, self._pinned = {}, set(), set()
-        quietly("copies", self._reads.wait)
+        quietly("copies", self._reads.close)
         quietly("hash kernel", self._hasher.close)
         for owned in ranges:
             quietly("range", owned.dissolve)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from gcr.errors import DeadlinePassed
 from gcr.vmm.driver import VmmDriver
+from gcr.vmm.streams import Streams
 from gcr.vmm.transfer import Copy, Paced, Part, StreamTransfer, never
 
 SETTLE_SECONDS = 60.0
@@ -20,12 +21,13 @@ class Reads:
     def __init__(self, driver: VmmDriver, check_idle: Callable[[], None]) -> None:
         self._driver = driver
         self._check_idle = check_idle
+        self._streams = Streams(driver)
         self._transfers: list[StreamTransfer] = []
         self._lock = threading.Lock()  # guards the transfers; never held across a driver call
         self._reading = threading.Lock()  # held while memory is hashed or unmapped: never both
 
     def start(self, parts: Iterable[Part], copy: Copy, paced: Paced = never) -> StreamTransfer:
-        transfer = StreamTransfer(self._driver, parts, copy, paced)
+        transfer = StreamTransfer(self._driver, parts, copy, paced, self._streams)
         with self._lock:
             self._transfers = [each for each in self._transfers if each.running]
             self._transfers.append(transfer)
@@ -53,10 +55,10 @@ class Reads:
         finally:
             self._reading.release()
 
-    def wait(self) -> None:
-        """Waits for the reads. Raises DeadlinePassed, DriverError."""
+    def close(self) -> None:
+        """Waits for the reads, and closes their streams. Raises DeadlinePassed, DriverError."""
         with self.none():
-            pass
+            self._streams.close()
 
     def _settle(self) -> None:
         with self._lock:

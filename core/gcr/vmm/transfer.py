@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from gcr.errors import DeadlinePassed, DriverError
 from gcr.vmm.driver import CopyStream, Event, VmmDriver
+from gcr.vmm.streams import Streams
 
 PIECE_BYTES = 64 << 20
 PACED_BYTES = 16 << 20
@@ -69,20 +70,29 @@ class Mark(Struct, frozen=True):
     bytes: int
 
 
-class Begin(Struct):
-    """The begin of a transfer: by the host's clock, and the event that marks it, if there is one."""
+class Ends(Struct):
+    """The begin of a transfer by the host's clock, and the events that mark its begin, if there is one, and its end."""
 
     at: float
-    event: Event = None
+    first: Event = None
+    last: Event = None
 
 
 class StreamTransfer:
-    """A transfer on a stream of its own. Any thread may ask; `_lock` is held for one look, never for a wait.
+    """A transfer on a stream that it has alone. Any thread may ask; `_lock` is held for one look, never for a wait.
 
     paced: while it says so, one piece is in flight, and `done` and `wait` queue the next one
+    streams: gets the stream back; None: it is closed
     """
 
-    def __init__(self, driver: VmmDriver, parts: Iterable[Part], copy: Copy, paced: Paced = never) -> None:
+    def __init__(
+        self,
+        driver: VmmDriver,
+        parts: Iterable[Part],
+        copy: Copy,
+        paced: Paced = never,
+        streams: Streams | None = None,
+    ) -> None:
         self._driver, self._copy, self._paced = driver, copy, paced
         short = READ_PACED_BYTES if copy is device_to_host else PACED_BYTES
         self._left: Iterator[Part] | None = cut(parts, lambda: short if paced() else PIECE_BYTES)
@@ -90,12 +100,12 @@ class StreamTransfer:
         self._queued = self._moved = 0
         self._lock = threading.Lock()
         self._seconds: float | None = None
-        self._stream = driver.stream()
-        self._begin = Begin(time.monotonic())
-        self._end: Event = None
+        self._streams = streams or Streams(driver, most=0)
+        self._stream = self._streams.take()
+        self._ends = Ends(time.monotonic())
         try:
             if not paced():
-                self._begin.event = self._stream.mark(timed=True)
+                self._ends.first = self._stream.mark(timed=True)
             self._feed()
         except DriverError:
             self.abandon()  # what is already on its way must not outlive the caller's buffers
@@ -113,8 +123,8 @@ class StreamTransfer:
                 marked = self._queued
             if alone:
                 return
-        self._left, self._end = None, self._stream.mark(timed=self._begin.event is not None)
-        self._marks.append(Mark(self._end, self._queued))
+        self._left, self._ends.last = None, self._stream.mark(timed=self._ends.first is not None)
+        self._marks.append(Mark(self._ends.last, self._queued))
 
     def done(self) -> int:
         """Bytes moved so far."""
@@ -131,20 +141,21 @@ class StreamTransfer:
                     self._feed()
                 if not self._marks:
                     self._seconds = self._took()
-                    self._close()
+                    self._forget_events()
+                    self._streams.give_back(self._stream)
             return self._seconds is not None
 
     def _took(self) -> float:
         """Returns the seconds by the device's clock; where no event began it, by the host's: a look may be late."""
-        if self._begin.event is None:
-            return time.monotonic() - self._begin.at
-        return self._stream.seconds(self._begin.event, self._end)
+        if self._ends.first is None:
+            return time.monotonic() - self._ends.at
+        return self._stream.seconds(self._ends.first, self._ends.last)
 
     def _advance(self) -> None:
         while self._marks and self._stream.passed(self._marks[0].event):
             mark = self._marks.pop(0)
             self._moved = mark.bytes
-            if mark.event is not self._end:
+            if mark.event is not self._ends.last:
                 self._stream.forget(mark.event)
 
     def wait(self, timeout: float) -> float:
@@ -173,14 +184,13 @@ class StreamTransfer:
         while not self._stream.idle() and time.monotonic() < give_up:
             time.sleep(POLL_SECONDS)
         self._seconds, self._left = 0.0, None
-        self._close()
+        self._forget_events()
+        self._streams.end(self._stream)
 
-    def _close(self) -> None:
-        events = [mark.event for mark in self._marks if mark.event is not self._end]
+    def _forget_events(self) -> None:
+        events = [mark.event for mark in self._marks if mark.event is not self._ends.last]
         self._marks.clear()
-        for event in (*events, self._begin.event, self._end):
+        for event in (*events, self._ends.first, self._ends.last):
             with suppress(DriverError):  # after a failed copy the driver refuses this too; it goes with the context
                 if event is not None:
                     self._stream.forget(event)
-        with suppress(DriverError):
-            self._stream.close()
