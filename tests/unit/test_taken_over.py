@@ -19,7 +19,7 @@ from gcr.drain import DeviceRange, HandleSpec, Span
 from gcr.errors import DeadlinePassed, NoRoom, RolledBack
 from gcr.memory.arena import Arena
 from gcr.memory.memfiles import NotASegment
-from gcr.worker import ahead
+from gcr.worker import ahead, link
 from gcr.worker.bounce import SLOT_BYTES, SLOTS_EACH, Slots
 from gcr.worker.holding import Holding
 from gcr.worker.refilling import copy_in
@@ -258,6 +258,21 @@ def test_nothing_is_refilled_ahead_from_what_is_not_pinned() -> None:
         assert ahead.refill_ahead(made.copy, asked, LONG, lambda: False) == 0
         made.arena.keep(made.copy.segments)
         assert ahead.refill_ahead(made.copy, asked, LONG, lambda: False) == TOTAL
+
+
+def test_the_measurement_of_the_link_releases_its_own_memory_and_no_segment_of_a_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "SAMPLE", 2 * MiB)
+    with taken_over() as made:
+        taken = {*made.copy.segments}
+        made.held.forget_copy(COPY)
+        made.device.spare, made.arena._ledger.limit = 1 << 40, 64 * MiB
+        monkeypatch.setattr(made.device, "read", lambda _spans: SimpleNamespace(wait=lambda _timeout: 0.1))
+        monkeypatch.setattr(made.device, "write", made.device.read)
+        assert link.measure_link(cast("Any", made.device), made.arena).keys() == {link.IN, link.OUT}
+        assert {*made.arena.take("llm/7", TOTAL)} == taken
+        assert made.arena.bytes == sum(part.size for part in taken)
 
 
 @pytest.mark.parametrize("why", ["given up", "no segment"])
