@@ -115,7 +115,7 @@ class DataDrain(Protocol):
         ...
 
     def write(self, spans: Sequence[Span]) -> Transfer:
-        """Start copying host → device."""
+        """Start copying host → device. Several threads may start and wait for copies at once."""
         ...
 
     def move(self, moves: Sequence[Move]) -> Transfer:

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from arenas import MiB, Pins, make
 from host_device import LONG
 
-SLOT = 64
+SLOT, ALL = 64, 1 << 40
 Write = Callable[[Sequence[Span]], Any]
 
 
@@ -235,7 +235,7 @@ def nothing() -> None:
 
 def test_slots_are_pinned_once_and_one_refill_has_them_at_a_time(arena: Arena, pins: Pins) -> None:
     slots = Slots(arena, 3)
-    first = slots.take(nothing)
+    first = slots.take(ALL, nothing)
     assert first
     assert [[each.size for each in lane] for lane in first.lanes()] == [[bounce.SLOT_BYTES] * 2] * 3
     assert sum(pins.now.values()) == arena.bytes == 6 * bounce.SLOT_BYTES, "beyond the limit of 8 MiB"
@@ -246,9 +246,9 @@ def test_slots_are_pinned_once_and_one_refill_has_them_at_a_time(arena: Arena, p
         raise DeadlinePassed("too long")
 
     with pytest.raises(DeadlinePassed):
-        slots.take(ask)
+        slots.take(ALL, ask)
     waiting: list[Turn | None] = []
-    thread = Thread(target=lambda: waiting.append(slots.take(nothing)))
+    thread = Thread(target=lambda: waiting.append(slots.take(ALL, nothing)))
     thread.start()
     time.sleep(0.1)
     assert not waiting
@@ -258,7 +258,7 @@ def test_slots_are_pinned_once_and_one_refill_has_them_at_a_time(arena: Arena, p
     assert second and {*second.segments} == {*first.segments}
     assert pins.ever == 6
     second.end(landed=False)
-    third = slots.take(nothing)
+    third = slots.take(ALL, nothing)
     assert third and not {*third.segments} & {*second.segments}, "a copy from one may be in flight"
     third.end()
 
@@ -266,23 +266,30 @@ def test_slots_are_pinned_once_and_one_refill_has_them_at_a_time(arena: Arena, p
 def test_where_host_memory_is_short_there_are_fewer_slots_or_none(arena: Arena, pins: Pins, monkeypatch: Any) -> None:
     room = 5 * bounce.SLOT_BYTES
     monkeypatch.setattr("gcr.memory.arena.available_host_bytes", lambda: room - sum(pins.now.values()))
-    turn = Slots(arena, 7).take(nothing)
+    turn = Slots(arena, 7).take(ALL, nothing)
     assert turn and len(turn.lanes()) == 1
     turn.end()
     room = bounce.SLOT_BYTES
     arena.trim(0)
     slots = Slots(arena, 7)
-    assert slots.take(nothing) is None
-    assert slots.take(nothing) is None, "the turn was not kept"
+    assert slots.take(ALL, nothing) is None
+    assert slots.take(ALL, nothing) is None, "the turn was not kept"
+
+
+@pytest.mark.parametrize(("nbytes", "threads"), [(0, 1), (1, 1), (2, 1), (3, 2), (6, 3), (7, 3)])
+def test_few_bytes_need_few_slots(arena: Arena, nbytes: int, threads: int) -> None:
+    turn = Slots(arena, 3).take(nbytes * bounce.SLOT_BYTES, nothing)
+    assert turn and len(turn.lanes()) == threads
+    turn.end()
 
 
 def test_an_error_that_is_no_lack_of_memory_ends_the_turn(arena: Arena, pins: Pins) -> None:
     slots, pins.fail_after = Slots(arena, 2), 1
     for _ in range(2):
         with pytest.raises(DriverError):
-            slots.take(nothing)
+            slots.take(ALL, nothing)
     pins.fail_after = None
-    turn = slots.take(nothing)
+    turn = slots.take(ALL, nothing)
     assert turn
     turn.end()
 

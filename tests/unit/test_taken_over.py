@@ -19,8 +19,8 @@ from gcr.drain import DeviceRange, HandleSpec, Span
 from gcr.errors import DeadlinePassed, NoRoom, RolledBack
 from gcr.memory.arena import Arena
 from gcr.memory.memfiles import NotASegment
-from gcr.worker import ahead, link
-from gcr.worker.bounce import SLOT_BYTES, SLOTS_EACH, Slots
+from gcr.worker import ahead, bounce, link
+from gcr.worker.bounce import SLOTS_EACH, Slots
 from gcr.worker.holding import Holding
 from gcr.worker.refilling import copy_in
 from gcr.worker.taking import copy_out
@@ -34,7 +34,12 @@ COPY = 9
 HANDLES = {1: 3 * MiB, 2: 3 * MiB, 3: 3 * MiB}  # segments have 2 MiB
 TOTAL = sum(HANDLES.values())
 THREADS = 2
-RING = THREADS * SLOTS_EACH
+RING, SLOT = THREADS * SLOTS_EACH, 2 * MiB
+
+
+@pytest.fixture(autouse=True)
+def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounce, "SLOT_BYTES", SLOT)
 
 
 class Made(Device):
@@ -139,7 +144,7 @@ def test_a_copy_is_refilled_without_being_pinned_and_pinned_before_the_next() ->
         assert made.pins.ever == 0
         assert made.refill().bytes == TOTAL
         assert made.is_back()
-        assert (made.pins.ever, made.arena.pinned_bytes) == (RING, RING * SLOT_BYTES)
+        assert (made.pins.ever, made.arena.pinned_bytes) == (RING, RING * SLOT)
         taken = {*made.copy.segments}
         made.held.forget_copy(COPY)
         made.arena.prepare(lambda: {"llm/7": TOTAL})
@@ -164,7 +169,7 @@ def test_what_is_pinned_goes_the_direct_way_and_the_rest_through_slots(pinned: S
         assert made.pins.ever == len(pinned) + (RING if len(pinned) < 5 else 0)
 
 
-def test_what_is_resident_needs_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_resident_needs_no_slot() -> None:
     with taken_over() as made:
         made.held.memory.stay(COPY, HANDLES)
         assert made.refill().bytes == 0
@@ -183,16 +188,14 @@ def test_where_the_host_has_no_memory_for_slots_the_segments_are_pinned(monkeypa
         assert made.arena.unpinned(made.copy.segments) == frozenset()
 
 
-def test_while_the_driver_is_at_work_one_piece_of_all_threads_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gcr.worker.bounce.SLOT_BYTES", 2 * MiB)
+def test_while_the_driver_is_at_work_one_piece_of_all_threads_is_in_flight() -> None:
     with taken_over(Paced()) as made:
         made.refill(paced=lambda size: size == TOTAL)
         assert made.is_back()
         assert cast("Paced", made.device).most == 1
 
 
-def test_a_deadline_ends_it_between_pieces_and_a_later_refill_has_every_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gcr.worker.bounce.SLOT_BYTES", 2 * MiB)
+def test_a_deadline_ends_it_between_pieces_and_a_later_refill_has_every_byte() -> None:
     go_on = Event()
     with taken_over() as made:
         made.device.meet = lambda: go_on.wait(LONG)
@@ -211,9 +214,8 @@ def test_a_deadline_ends_it_between_pieces_and_a_later_refill_has_every_byte(mon
 
 @pytest.mark.parametrize("end", [Holding.forfeit, Holding.surrender])
 def test_the_end_of_the_process_ends_it_and_its_memory_goes_after_the_pieces_in_flight(
-    monkeypatch: pytest.MonkeyPatch, end: Callable[[Holding], None]
+    end: Callable[[Holding], None],
 ) -> None:
-    monkeypatch.setattr("gcr.worker.bounce.SLOT_BYTES", 2 * MiB)
     met, go_on, raised = Event(), Event(), list[Exception]()
 
     def refill() -> None:
@@ -235,10 +237,10 @@ def test_the_end_of_the_process_ends_it_and_its_memory_goes_after_the_pieces_in_
         ending.join(LONG)
         work.join(LONG)
         assert made.device.room == {}
-        turn = made.slots.take(lambda: pytest.fail("a turn was not ended"))
+        turn = made.slots.take(TOTAL, lambda: pytest.fail("a turn was not ended"))
         assert turn
         turn.end()
-        assert made.arena.bytes == RING * SLOT_BYTES // 4, "slots alone are left"
+        assert made.arena.bytes == RING * SLOT, "slots alone are left"
 
 
 def test_a_refill_that_was_given_up_before_it_has_slots_leaves_none_taken() -> None:

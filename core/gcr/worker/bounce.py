@@ -63,8 +63,8 @@ class Slots(Struct):
     threads: int
     _turn: Lock = field(default_factory=Lock)
 
-    def take(self, meanwhile: Callable[[], object]) -> "Turn | None":
-        """Waits for the slots. Returns None where host memory is lacking even for those of one thread.
+    def take(self, nbytes: int, meanwhile: Callable[[], object]) -> "Turn | None":
+        """Waits for the slots, of which few bytes get few. Returns None where the host has no memory for one thread's.
 
         Calls `meanwhile` while it waits; an error of that ends the wait.
         """
@@ -72,14 +72,14 @@ class Slots(Struct):
             meanwhile()
         found = None
         try:
-            found = self._made()
+            found = self._made(nbytes)
         finally:
             if found is None:
                 self._turn.release()
         return Turn(self.arena, found, self._turn) if found else None
 
-    def _made(self) -> Segments | None:
-        threads = self.threads
+    def _made(self, nbytes: int) -> Segments | None:
+        threads = min(self.threads, max(1, -(-nbytes // (SLOTS_EACH * SLOT_BYTES))))
         while threads:
             try:
                 return self.arena.take_slots(OWNER, threads * SLOTS_EACH, SLOT_BYTES)

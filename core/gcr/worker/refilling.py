@@ -67,7 +67,7 @@ class Refill(Struct):
         """Begins copies through slots. Where the host lacks memory for slots, pins the segments instead."""
         if not plan:
             return
-        turn = slots.take(self._look)
+        turn = slots.take(sum(span.size for _, spans in plan for span in spans), self._look)
         if turn is None:
             self.copy.keep_promised()
             self.pinned(plan)
