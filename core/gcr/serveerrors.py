@@ -12,8 +12,8 @@ class BadServeConfig(UsageError):
 
 
 class PortInUse(Refused):
-    """`gcr serve` cannot listen where its file says, or `gcr-llm-d-agent` where `--listen` says: the message names the
-    address. Another program listens there, or the address is not of this machine.
+    """`gcr serve` cannot listen where its file says, or `gcr exchange` or `gcr-llm-d-agent` where `--listen` says: the
+    message names the address. Another program listens there, or the address is not of this machine.
     """
 
     code = "port_in_use"

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import stat
 import string
 import time
 import tomllib
@@ -19,8 +18,10 @@ from gcr.protocol.begun import Surroundings
 from gcr.serve import quantities
 from gcr.serve.commands import PORT
 from gcr.serveerrors import BadServeConfig
+from gcr.tokens import token_in
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 LEAVE, END = "leave", "end"
 _MOST_ALIAS = 200
@@ -316,16 +317,7 @@ def _token(given: str | None, base: Path) -> str | None:
     """Returns the bearer token. A file that others can read is refused."""
     if given is None:
         return None
-    path = base / given
-    try:
-        mode, text = path.stat().st_mode, path.read_text().strip()
-    except (OSError, ValueError) as error:
-        raise ValueError(f"serve.token_file: {path}: {error}") from None
-    if stat.S_IMODE(mode) & 0o077:
-        raise ValueError(f"serve.token_file: others can reach {path}: chmod 600 {path}")
-    if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError(f"serve.token_file: {path} holds no token of printable ASCII")
-    return text
+    return _at("serve.token_file", base / given, token_in)
 
 
 def _check_ports(config: ServeConfig) -> None:
@@ -363,7 +355,7 @@ def _optional(where: str, value: object, parse: Callable[[object], T]) -> T | No
     return None if value is None else _at(where, value, parse)
 
 
-def _at(where: str, value: object, parse: Callable[[object], T]) -> T:
+def _at(where: str, value: V, parse: Callable[[V], T]) -> T:
     try:
         return parse(value)
     except ValueError as error:

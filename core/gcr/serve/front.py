@@ -1,7 +1,6 @@
 """The HTTP front: finds the model that a request asks for, waits for its turn, and has it answered."""
 
 import asyncio
-import hmac
 import json
 import logging
 import time
@@ -19,6 +18,7 @@ from gcr.serve.pool import Pool
 from gcr.serve.proxy import AGAIN_S, NotReached, Proxy
 from gcr.serve.refusals import Refusal
 from gcr.serve.status import Status
+from gcr.tokens import is_shown
 
 log = logging.getLogger(__name__)
 
@@ -153,8 +153,7 @@ class Front:
         token = self._config.token
         if token is None or request.path in ("/", "/health"):
             return
-        given = request.headers.get("authorization", "").encode()
-        if not hmac.compare_digest(given, f"Bearer {token}".encode()):
+        if not is_shown(token, request.headers.get("authorization", "")):
             raise Refusal(refusals.UNAUTHORIZED, "a bearer token is needed")
 
     # ---- its own pages ------------------------------------------------------------------------------------------

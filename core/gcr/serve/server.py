@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import uvloop
 from aiohttp import web
 
+from gcr.listening import BACKLOG, listening, url_of
 from gcr.serve import policies, seat
 from gcr.serve.config import ClientLimits, ServeConfig
 from gcr.serve.edge import Clients
@@ -26,13 +27,13 @@ from gcr.serve.proxy import Proxy
 from gcr.serve.schedule import Schedule
 from gcr.serve.status import Seen, Status, seen_by_daemon
 from gcr.serve.upstream import Jobs
-from gcr.serveerrors import BadServeConfig, PortInUse
+from gcr.serveerrors import BadServeConfig
 
 log = logging.getLogger(__name__)
 
 OTHER_DESCRIPTORS = 64  # of this process: its log, the daemon, threads
-BACKLOG = 1024
 CALL_S = 0.5  # between two looks at the time of day
+_OTHER_PORT = "another port in [serve], or end the program that has it"
 LAST_WORDS_S = 1.0  # connections are closed so long after the last request had its grace
 
 
@@ -106,7 +107,7 @@ def run(config: ServeConfig, options: Sequence[str], told: Callable[[str], objec
     check_descriptors(config.clients)
     with (
         seat.taken(config.models),
-        listening(config.host, config.port) as sock,
+        listening(config.host, config.port, _OTHER_PORT) as sock,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         runner.run(_serve(config, options, sock, told))
@@ -137,26 +138,3 @@ def check_descriptors(limits: ClientLimits) -> None:
     if most != resource.RLIM_INFINITY and most < needed:
         text = f"serve.clients.connections: {limits.connections} need {needed} descriptors, and the limit is {most}"
         raise BadServeConfig(text, hint=f"ulimit -n {needed}, or fewer connections")
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """Raises PortInUse."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind, proto)
-    except OSError as error:
-        raise PortInUse(f"cannot listen on {host}, port {port}: {error.strerror}") from error
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(BACKLOG)
-    except OSError as error:
-        made.close()
-        text = f"cannot listen on {host}, port {port}: {error.strerror}"
-        raise PortInUse(text, hint="another port in [serve], or end the program that has it") from error
-    return made
-
-
-def url_of(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

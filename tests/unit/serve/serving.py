@@ -15,8 +15,9 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from gcr.errors import GcrError, NoSuchJob
+from gcr.listening import listening, url_of
 from gcr.serve.config import ModelConfig, ServeConfig, load
-from gcr.serve.server import Server, listening, url_of
+from gcr.serve.server import Server
 from gcr.serve.status import Seen
 from gcr.serve.upstream import Found, Moved, Next
 
@@ -241,7 +242,7 @@ async def front(
     config: ServeConfig, jobs: FakeJobs, ask: Callable[[], Seen] = lambda: Seen((), ())
 ) -> AsyncIterator[Client]:
     server = Server(config, jobs, ask)
-    with listening(config.host, config.port) as sock:
+    with listening(config.host, config.port, "") as sock:
         await server.listen(sock)
         async with aiohttp.ClientSession() as session:
             try:

@@ -9,8 +9,8 @@ import pytest
 
 from gcr import schemas
 from gcr.cli.main import main
+from gcr.listening import listening
 from gcr.serve import seat
-from gcr.serve.server import listening
 from gcr.serveerrors import ModelTaken, PortInUse
 
 
@@ -66,13 +66,13 @@ def test_a_model_has_one_serve(file):
 
 
 def test_a_port_has_one_listener():
-    with listening("127.0.0.1", 0) as first:
+    with listening("127.0.0.1", 0, "") as first:
         port = first.getsockname()[1]
         with pytest.raises(PortInUse, match=f"port {port}"):
-            listening("127.0.0.1", port)
+            listening("127.0.0.1", port, "")
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such host"])
 def test_an_address_of_another_machine(host):
     with pytest.raises(PortInUse, match=host):
-        listening(host, 0)
+        listening(host, 0, "")
