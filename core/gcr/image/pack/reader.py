@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from gcr.image.chunks.chunk import NAME_BYTES, name_of
-from gcr.image.chunks.entry import BLOCK, padded
+from gcr.image.chunks.entry import BLOCK, as_stored, padded
 from gcr.image.chunks.index import Index, Run
 from gcr.image.crypto.cipher import COMPRESSED, PACK_VERSIONS, Cipher, Forged
 from gcr.image.disk.bounce import Bounce, address_of, copy_all, move_each
@@ -104,6 +104,19 @@ class PackReader:
             raise Damaged.of(self.path, f"the chunk at block {block} is not what was written")
         return plain
 
+    def compare_stored(self, run: Run, stored: memoryview) -> None:
+        """Compares every byte of a run that was read. Raises Damaged, LibraryMissing."""
+        self.compared(run, stored)
+        entries = self._layout.laid(run).entries if self._layout else run.entries
+        for entry, blocks in zip(entries, as_stored(entries, stored), strict=True):
+            if any(blocks[entry.size :]):
+                raise Damaged.of(self.path, f"there is something behind the chunk at block {entry.block}")
+
+    def compare_end(self) -> None:
+        """Compares every byte of the file behind its chunks. Raises OSError, Damaged."""
+        with self.opened() as file:
+            self._check_rest(file)
+
     def _decoded(self, run: Run, laid: Laid, stored: memoryview) -> memoryview:
         """Returns the chunks decompressed. No byte gets to the codec before it was compared. Raises Forged."""
         memory = _DECODED.buffer(run.stored_bytes)
@@ -130,16 +143,17 @@ class PackReader:
             yield from self._check(file)
 
     def _check(self, file: "OpenPack") -> Iterator[int]:
-        if file.bytes(0, BLOCK) != HEADER.pack(HEADER_MAGIC, self.version).ljust(BLOCK, b"\0"):
+        if file.bytes(0, BLOCK) != self.header():
             raise Damaged.of(self.path, "its header is not what was written")
         for chunk in self.runs(0, len(self.chunks), BLOCK):
             block, size = self.extent(chunk)
-            found = memoryview(file.bytes(block * BLOCK, size))
-            self.compared(chunk, found)
-            if any(found[self._layout.laid(chunk).entries[0].size if self._layout else chunk.size :]):
-                raise Damaged.of(self.path, f"there is something behind the chunk at block {chunk.block}")
+            self.compare_stored(chunk, memoryview(file.bytes(block * BLOCK, size)))
             yield size
         self._check_rest(file)
+
+    def header(self) -> bytes:
+        """Returns the first block, of which the end leaves no choice."""
+        return HEADER.pack(HEADER_MAGIC, self.version).ljust(BLOCK, b"\0")
 
     def _check_rest(self, file: "OpenPack") -> None:
         index = self._cipher.index_bytes(len(self.chunks)) + len(self._beside)

@@ -63,6 +63,10 @@ class Transfer(Struct):
         if self._stopped:
             raise Interrupted("interrupted")
         self.pulse()
+        self.check_deadline()
+
+    def check_deadline(self) -> None:
+        """Raises DeadlinePassed."""
         if self.timeout is not None and time.monotonic() - self._began > self.timeout:
             raise self.overdue()
 
@@ -88,15 +92,15 @@ class Transfer(Struct):
             done, pending = wait(pending, _TELL_S, FIRST_EXCEPTION)
             for each in sorted(done, key=_consequence):
                 each.result()
-            with self._lock:
-                self._tell()
+            self.report()
 
-    def _tell(self) -> None:
-        """Tells the progress. The lock is held."""
-        if self.total:
-            rate = self.moved / max(time.monotonic() - self._began, 1e-9)
-            left = (self.total - self.moved) / rate if rate else None
-            self.tell(Moving(self.phase, self.moved, self.total, rate, left))
+    def report(self) -> None:
+        """Tells the progress."""
+        with self._lock:
+            if self.total:
+                rate = self.moved / max(time.monotonic() - self._began, 1e-9)
+                left = (self.total - self.moved) / rate if rate else None
+                self.tell(Moving(self.phase, self.moved, self.total, rate, left))
 
 
 def _consequence(future: Future[object]) -> bool:
