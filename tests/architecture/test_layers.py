@@ -35,6 +35,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "image.write": {ROOT, "hashing", "image.chunks", "image.disk", "image.files", "image.pack", "image.store"},
     "image.read": {ROOT, "hashing", "image.chunks", "image.disk", "image.files", "image.pack", "image.store"},
     "image.remote": {ROOT, "image.read", *STORES},
+    "swarm": set(),
     "peers": BASE | {"memory", "image.files"},
     "job": BASE | {"peers"},
     "rendezvous": BASE | {"api", "job"},
