@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         WrongState,
         WrongVersion,
     )
+    from gcr.exchangeerrors import ImagesDiffer, PeerUnusable, PiecesMissing
     from gcr.imageerrors import (
         CannotSave,
         Damaged,
@@ -116,6 +117,7 @@ __all__ = [
     "ImageFailed",
     "ImageInfo",
     "ImageNeeded",
+    "ImagesDiffer",
     "Interrupted",
     "Job",
     "JobEnding",
@@ -153,6 +155,8 @@ __all__ = [
     "NotTakenBack",
     "OwnerEnded",
     "PeerGone",
+    "PeerUnusable",
+    "PiecesMissing",
     "PortInUse",
     "ProcessInfo",
     "ProcessLost",
@@ -211,7 +215,7 @@ def _home(name: str) -> str:
         return "api.listings"
     if name.endswith("Report"):
         return "api.reports"
-    homes = ("errors", "losterrors", "imageerrors", "serveerrors", "clustererrors")
+    homes = ("errors", "losterrors", "imageerrors", "serveerrors", "clustererrors", "exchangeerrors")
     return next(home for home in homes if name in vars(importlib.import_module(f"gcr.{home}")))
 
 

@@ -1,7 +1,8 @@
 """Every error of gcr by its code: a process rebuilds from it an error that crossed a socket."""
 
 import gcr.clustererrors
-import gcr.imageerrors  # a subclass is found once its module is loaded
+import gcr.exchangeerrors  # a subclass is found once its module is loaded
+import gcr.imageerrors
 import gcr.losterrors
 import gcr.serveerrors  # noqa: F401
 from gcr.errors import GcrError

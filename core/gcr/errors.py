@@ -205,8 +205,8 @@ class NameTaken(Refused):
 
 
 class LibraryMissing(Refused):
-    """A library of an extra is not installed: `pip install 'gpu-cr[EXTRA]'`. The message says which extra: `inspect`,
-    `remote`, `encryption`, `compression`, `process`, `torch`, `transformers`, `lightning`, `serve`, `llm-d` or `ray`.
+    """A library of an extra is missing: `pip install 'gpu-cr[EXTRA]'`. The message says which: `inspect`, `remote`,
+    `encryption`, `compression`, `process`, `torch`, `transformers`, `lightning`, `serve`, `exchange`, `llm-d`, `ray`.
     """
 
     code = "library_missing"

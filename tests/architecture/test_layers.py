@@ -36,6 +36,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "image.read": {ROOT, "hashing", "image.chunks", "image.disk", "image.files", "image.pack", "image.store"},
     "image.remote": {ROOT, "image.read", *STORES},
     "swarm": set(),
+    "image.exchange": {ROOT, "swarm", "image.remote", *STORES},
     "peers": BASE | {"memory", "image.files"},
     "job": BASE | {"peers"},
     "rendezvous": BASE | {"api", "job"},
@@ -58,21 +59,9 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "cluster": BASE | {"api", "library", "rendezvous"},
     "demo": {ROOT, "supervisor"},
     "cli": BASE
-    | {
-        "api",
-        "checkpoints",
-        "cluster",
-        "criu",
-        "demo",
-        "job",
-        "kernels",
-        "library",
-        "memory",
-        "rendezvous",
-        "serve",
-        "supervisor",
-    }
-    | {"image.crypto", "image.disk", "image.files", "image.pack", "image.read", "image.remote", "image.store"},
+    | {"api", "checkpoints", "cluster", "criu", "demo", "job", "kernels", "library", "memory", "rendezvous", "serve"}
+    | {"image.crypto", "image.disk", "image.exchange", "image.files", "image.pack", "image.read", "image.remote"}
+    | {"image.store", "supervisor"},
     "testing": BASE | {"cli", "hashing", "rendezvous"},
 }
 

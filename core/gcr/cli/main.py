@@ -39,6 +39,7 @@ SUBCOMMANDS = (
     "verify",
     "push",
     "pull",
+    "exchange",
     "rm",
     "prune",
     "tune",

@@ -26,7 +26,7 @@ _GRACE_S = 2.0  # in which work that was told to end may tidy up
 
 
 def move(
-    command: str, options: Options, store: Path, name: str, url: str, act: Callable[["Transfer"], "Moved"]
+    command: str, options: Options, store: Path, name: str, url: str | None, act: Callable[["Transfer"], "Moved"]
 ) -> None:
     """Moves an image between the store in this folder and another one, and prints the report. Raises GcrError."""
     began = time.monotonic()

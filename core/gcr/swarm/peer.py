@@ -9,14 +9,16 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Limits of one receiver. Sizes are bytes, times seconds.
 
     at_one: requests in flight at one peer · in_flight: bytes that were asked for and are not here, of all peers; one
-    piece may always be · look: between two looks at the pieces of a peer · late: a piece that takes longer, and longer
-    than four times the mean, is asked of a second peer, too · rest, most_rest: a peer that failed is left alone for so
-    long, twice as long after each further failure · stuck: the receiver gives up if nothing came for so long
+    piece may always be · look: between two looks at the pieces of a peer · looks: so many a second at all peers ·
+    late: a piece that takes longer, and longer than four times the mean, is asked of a second peer, too · rest,
+    most_rest: a peer that failed is left alone for so long, twice as long after each further failure · stuck: the
+    receiver gives up if nothing came for so long
     """
 
     at_one: int = 2
     in_flight: int = 64 << 20
     look: float = 0.2
+    looks: float = 40.0
     late: float = 3.0
     rest: float = 0.5
     most_rest: float = 15.0

@@ -76,7 +76,8 @@ class Swarm:
         """The peer has these pieces, besides those that it told before, and gave those to others since."""
         peer = self._peers[name]
         peer.looking, peer.heard, peer.growing = False, True, growing
-        peer.look_at = now + self._limits.look
+        pause = max(self._limits.look, len(self._peers) / self._limits.looks)
+        peer.look_at = now + pause
         for piece in has:
             if piece in self._missing and peer.has.add(piece) and not peer.last:
                 self._holders[piece] += 1

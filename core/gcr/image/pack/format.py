@@ -27,7 +27,8 @@ from gcr.image.chunks.entry import BLOCK
 
 ID = re.compile(r"[0-9a-f]{32}\Z")
 SUFFIX, UNFINISHED, ARRIVING, DISTRUSTED = ".pack", ".pack.new", ".pack.part", ".pack.bad"
-FILE = re.compile(r"([0-9a-f]{32})\.pack(?:\.new|\.part|\.bad)?\Z")  # any file of the pack with this id
+NOTES = ".pack.runs"  # of a pack that a pull brings: which runs of its file were compared
+FILE = re.compile(r"([0-9a-f]{32})\.pack(?:\.new|\.part|\.bad|\.runs)?\Z")  # any file of the pack with this id
 HEADER = struct.Struct("<8sI")
 HEADER_MAGIC, FOOTER_MAGIC = b"GCRPACK\0", b"GCRPACKF"
 FACTS = struct.Struct("<8sIIQ")

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gcr.image.files.names import NEW, PROBE
-from gcr.image.pack.format import ARRIVING, FILE, UNFINISHED
+from gcr.image.pack.format import ARRIVING, FILE, NOTES, UNFINISHED
 from gcr.listing import listed
 
 OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|json\.link|chunks|hashes|pulled)\Z")  # beside a manifest
@@ -18,6 +18,7 @@ def unfinished(packs: Path, images: Path, names: Collection[str]) -> Iterator[Pa
     """Yields the unfinished files in these folders. `names`: the images that exist. Raises OSError."""
     yield from listed(packs, UNFINISHED)
     yield from listed(packs, ARRIVING)
+    yield from listed(packs, NOTES)
     for path in listed(images):
         ours = OURS.match(path.name)
         if ours and (ours[1] not in names or path.name.endswith((NEW, PROBE))):

@@ -1,0 +1,284 @@
+"""Pulls an image from several nodes at once, and from a store elsewhere what none of them has.
+
+All nodes are asked first which image has the name. If two of them have different ones, nothing is brought. A node
+without the image may still have packs of it: one that pulls it just now has it only at the end. The commit is that of
+any pull (remote/pull.py).
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import aiohttp
+import uvloop
+from msgspec import Struct
+
+from gcr.exchangeerrors import ImagesDiffer, PeerUnusable
+from gcr.image.crypto.cipher import Cipher
+from gcr.image.exchange.address import PeerAddress
+from gcr.image.exchange.bringing import TICK_S, Bringing, Brought, Hands
+from gcr.image.exchange.coming import ComingPack, piece_bytes
+from gcr.image.exchange.giver import Bucket, Giver, Node, NotSent, session_of
+from gcr.image.exchange.known import Piece
+from gcr.image.exchange.wire import MOST_PACKS
+from gcr.image.files.manifest import Manifest
+from gcr.image.files.names import manifest_path
+from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, manifest_of
+from gcr.image.pack.format import Pack
+from gcr.image.remote.arriving import Arriving
+from gcr.image.remote.folder import remote_at
+from gcr.image.remote.pull import Elsewhere, pull_from
+from gcr.image.remote.push import Moved
+from gcr.image.remote.transfer import Transfer
+from gcr.image.store.store import Store
+from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable
+from gcr.swarm.peer import Limits
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Share(Struct, frozen=True):
+    """The part of one peer. `bytes`: of packs that it sent · `wrong`: it sent wrong bytes, and was asked no more."""
+
+    peer: str
+    bytes: int
+    wrong: bool
+
+
+class MovedFromPeers(Moved, frozen=True):
+    """As Moved; `peers`: those that sent something, the store elsewhere among them."""
+
+    peers: Sequence[Share] = ()
+
+
+class Peers(Struct, frozen=True):
+    """The peers of a pull, and what shows that both sides belong together. `token`: None for none."""
+
+    addresses: Sequence[PeerAddress]
+    token: str | None
+    tls: ssl.SSLContext
+    limits: Limits = Limits()
+
+
+def pull_from_peers(
+    folder: Path, name: str, peers: Peers, url: str | None, transfer: Transfer, cipher: Cipher
+) -> MovedFromPeers:
+    """Pulls an image from peers, and from the store at `url` what no peer has.
+
+    Raises as `pull` does, and PeerUnusable, ImagesDiffer, PiecesMissing.
+    """
+    elsewhere = Elsewhere(remote_at(url, cipher), name) if url else None
+    with Swarming(name, peers, elsewhere, cipher, transfer) as swarming:
+        moved = pull_from(swarming, folder, transfer, cipher)
+    brought = swarming.brought
+    shares = [Share(peer, size, peer in brought.distrusted) for peer, size in sorted(brought.bytes.items())]
+    return MovedFromPeers(moved.packs, moved.bytes, moved.packs_moved, moved.bytes_moved, shares)
+
+
+class Found(Struct, frozen=True):
+    """An image as one place has it. `at`: the place, for errors."""
+
+    at: str
+    manifest: Manifest
+    stored: bytes
+
+
+class Swarming:
+    """A source of remote/pull.py: all peers together. Use it as a context manager."""
+
+    def __init__(
+        self, name: str, peers: Peers, elsewhere: Elsewhere | None, cipher: Cipher, transfer: Transfer
+    ) -> None:
+        self._name, self._peers, self._elsewhere, self._cipher = name, peers, elsewhere, cipher
+        self.brought = Brought()
+        self._hands = Hands(transfer)
+        self._nodes: Sequence[Node] = ()
+        self._givers: Sequence[Giver] = ()
+        self._having: Sequence[Node] = ()  # those with the image's manifest
+
+    def __enter__(self) -> Self:
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._session = self._runner.run(self._opened())
+        self._nodes = [Node(address, self._session) for address in self._peers.addresses]
+        self._givers = [*self._nodes, *([Bucket(self._elsewhere.remote)] if self._elsewhere else [])]
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._runner.run(self._session.close())
+        self._runner.close()
+        self._hands.close()
+
+    async def _opened(self) -> aiohttp.ClientSession:
+        return session_of(self._peers.token, self._peers.tls)
+
+    # ---- which image --------------------------------------------------------------------------------------------
+
+    def manifest(self) -> tuple[Manifest, bytes]:
+        """Raises PeerUnusable, ImagesDiffer, NoSuchImage, WrongKey, WrongImage, Damaged."""
+        found, away = self._done(self._asked())
+        there = self._there(bool(found))
+        if not found and not there:
+            raise self._nowhere(away)
+        every = [*found, *([there] if there else [])]
+        seals = {each.manifest.seal() for each in every}
+        if len(seals) > 1:
+            raise ImagesDiffer(f"there are {len(seals)} images {self._name!r}: {_by_image(every)}", hint=_ONE)
+        having = {each.at for each in found}
+        self._having = [node for node in self._nodes if node.name in having]
+        return every[0].manifest, every[0].stored
+
+    async def _asked(self) -> tuple[list[Found], list[str]]:
+        """Returns the image of each node that has it, and why others do not answer."""
+        found, away = list[Found](), list[str]()
+
+        async def ask(node: Node) -> None:
+            try:
+                mark = await node.mark()
+                stored = await node.small(f"{self._name}.json", MOST_MANIFEST)
+            except NotSent as error:
+                log.warning("%s does not answer: %s", node.name, error)
+                away.append(f"{node.name}: {error}")
+                return
+            if stored is not None:
+                self._cipher.check_mark(mark, node.name)
+                address = f"{node.name}/{manifest_path(self._name)}"
+                found.append(Found(node.name, manifest_of(self._name, stored, self._cipher, address), stored))
+
+        await _each(ask, self._nodes)
+        return sorted(found, key=lambda each: each.at), away
+
+    def _there(self, found: bool) -> Found | None:
+        """Returns the image of the store elsewhere. Where nodes have the image, it need not answer."""
+        if not self._elsewhere:
+            return None
+        url = self._elsewhere.remote.url
+        try:
+            return Found(url, *self._elsewhere.manifest())
+        except NoSuchImage:
+            return None
+        except StoreUnusable as error:
+            if not found:
+                raise
+            log.warning("%s", error)
+            return None
+
+    def _nowhere(self, away: Sequence[str]) -> PeerUnusable | NoSuchImage:
+        if len(away) == len(self._nodes) and not self._elsewhere:
+            return PeerUnusable(f"no peer answers: {'; '.join(away)}", hint="does gcr exchange run there?")
+        places = [*(node.name for node in self._nodes), *([self._elsewhere.remote.url] if self._elsewhere else [])]
+        silent = f"; no answer from {'; '.join(away)}" if away else ""
+        return NoSuchImage(f"no image {self._name!r} at {', '.join(places)}{silent}", hint="gcr images there")
+
+    # ---- its files ----------------------------------------------------------------------------------------------
+
+    def address(self, path: str) -> str:
+        return f"{self._having[0].name}/{path}" if self._having else self._of_elsewhere().address(path)
+
+    def small(self, file: SmallFile) -> tuple[bytes, bytes]:
+        """Asks one node after the other, then the store elsewhere."""
+        error: Damaged | None = None
+        for node in self._having:
+            try:
+                found = self._done(node.small(Path(file.path).name, file.most))
+                said = file.said(found, self._cipher, f"{node.name}/{file.path}")
+            except NotSent as failure:
+                log.warning("%s: %s", node.name, failure)
+            except Damaged as damaged:
+                log.warning("%s", damaged.message)
+                error = damaged
+            else:
+                assert found is not None
+                return found, said
+        if self._elsewhere:
+            return self._elsewhere.small(file)
+        raise error or PeerUnusable(f"no peer sends {file.path}: {', '.join(node.name for node in self._having)}")
+
+    def bring(self, store: Store, missing: Sequence[Pack], transfer: Transfer) -> None:
+        """Brings packs, so many at a time as a node tells about at once, in the order that all pulls keep."""
+        size = piece_bytes(sum(pack.bytes for pack in missing))
+        packs = sorted(missing, key=lambda pack: pack.id)  # two pulls that want the same packs lock them in one order
+        for first in range(0, len(packs), MOST_PACKS):
+            with ExitStack() as stack:
+                coming = list[ComingPack]()
+                for pack in packs[first : first + MOST_PACKS]:
+                    each = ComingPack(Arriving(store, pack, transfer.check), transfer, stack)
+                    if not each.is_there():
+                        coming.append(each)
+                self._runner.run(self._bring(coming, size, transfer))
+
+    async def _bring(self, coming: Sequence[ComingPack], size: int, transfer: Transfer) -> None:
+        await _each(lambda each: self._hands.do(each.begin), coming)
+        packs = {each.pack.id: each for each in coming}
+        finishing = set[asyncio.Task[None]]()
+
+        def came(piece: Piece) -> None:
+            transfer.add(piece.size)
+
+        def chunks_came(piece: Piece) -> None:
+            came(piece)
+            pack = packs[piece.pack.id]
+            pack.left -= 1
+            if not pack.left:
+                finishing.add(asyncio.create_task(self._hands.do(pack.finish)))
+
+        try:
+            await self._round([piece for each in coming for piece in each.footer_pieces()], came)
+            await self._round([piece for each in coming for piece in each.index_pieces()], came)
+            found = await asyncio.gather(*(self._hands.do(each.chunk_pieces, size) for each in coming))
+            for each in coming:
+                if not each.left:
+                    finishing.add(asyncio.create_task(self._hands.do(each.finish)))
+            await self._round([piece for pieces in found for piece in pieces], chunks_came)
+            while any(not task.done() for task in finishing):
+                self._hands.check()
+                await asyncio.wait(finishing, timeout=TICK_S)
+            for task in finishing:
+                task.result()
+        finally:
+            await self._hands.rest()
+            await asyncio.gather(*finishing, return_exceptions=True)
+
+    def _done(self, work: Coroutine[Any, Any, T]) -> T:
+        """Returns the result of work that asks peers. Raises DeadlinePassed, and what it raises."""
+        return self._runner.run(self._watched(work))
+
+    async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.create_task(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=TICK_S))[0]:
+                self._hands.check()
+            return task.result()
+        finally:
+            task.cancel()
+
+    async def _round(self, pieces: Sequence[Piece], came: Callable[[Piece], object]) -> None:
+        await Bringing(pieces, self._givers, self._hands, self.brought, self._peers.limits, came).run()
+
+    def _of_elsewhere(self) -> Elsewhere:
+        assert self._elsewhere, "an image comes from a node or from elsewhere"
+        return self._elsewhere
+
+
+_ONE = "name only peers that have the image that is meant"
+
+
+async def _each(work: Callable[[T], Awaitable[object]], items: Sequence[T]) -> None:
+    """Does the work for all at once; raises the first error once all are over."""
+    done = await asyncio.gather(*map(work, items), return_exceptions=True)
+    for each in done:
+        if isinstance(each, BaseException):
+            raise each
+
+
+def _by_image(found: Sequence[Found]) -> str:
+    """Returns the places of each image: `one of 12:00 at a, b; another of 13:00 at c`."""
+    by_seal: dict[bytes, list[str]] = {}
+    for each in found:
+        by_seal.setdefault(each.manifest.seal(), []).append(each.at)
+    return "; ".join(f"{seal.hex()[:8]} at {', '.join(places)}" for seal, places in by_seal.items())

@@ -1,0 +1,131 @@
+"""Parts of the exchange by themselves: spans, notes of a pull, turns, and what is known of a giver."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcr.image.exchange import turns
+from gcr.image.exchange.known import Known, Piece, Pieces
+from gcr.image.exchange.notes import Noted, Notes
+from gcr.image.exchange.offer import _MOST_GIVEN, _Given
+from gcr.image.exchange.spans import Spans
+from gcr.image.exchange.turns import Turns
+from gcr.image.exchange.wire import Told, ToldPack
+from gcr.image.pack.format import Pack
+from gcr.imageerrors import Damaged
+
+SEAL = bytes(range(32))
+PACK = Pack("0" * 32, SEAL, 1 << 20)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=12), st.integers(0, 30), st.integers(1, 9))
+def test_spans_cover_what_was_added(runs: list[tuple[int, int]], at: int, size: int) -> None:
+    spans, known = Spans(), set[int]()
+    for begin, length in runs:
+        low, high = spans.add(begin, begin + length)
+        known |= {*range(begin, begin + length)}
+        assert {*range(low, high)} <= known and low - 1 not in known and high not in known
+    assert spans.covers(at, at + size) == ({*range(at, at + size)} <= known)
+
+
+def test_notes_of_a_pull_at_work_count(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    notes = Notes(path, SEAL)
+    noted = Noted(path)
+    assert (noted.seal, noted.are_kept(), noted.runs(0, 9)) == (SEAL, True, [])
+    notes.add(4096, 100)
+    notes.add(0, 4096)
+    assert noted.runs(0, 9) == [(4096, 100), (0, 4096)] and noted.runs(1, 9) == [(0, 4096)]
+    assert noted.cover(10, 4100) and not noted.cover(10, 4190)
+    notes.add(4196, 10)
+    assert noted.cover(10, 4190)
+    notes.close()
+    assert not noted.are_kept() and not path.exists()
+    noted.close()
+
+
+def test_notes_of_a_pull_that_died_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    code = "import os, sys; from pathlib import Path; from gcr.image.exchange.notes import Notes\n"
+    code += "notes = Notes(Path(sys.argv[1]), bytes(32)); notes.add(0, 9); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code, path], check=False, timeout=60)
+    dead = Noted(path)
+    assert dead.runs(0, 9) == [(0, 9)] and not dead.are_kept()
+    notes = Notes(path, SEAL)
+    alive = Noted(path)
+    assert alive.are_kept() and not dead.are_kept() and alive.life != dead.life
+    notes.close()
+    alive.close()
+    dead.close()
+
+
+def test_notes_without_a_whole_head_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_bytes(bytes(40))
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with pytest.raises(Damaged):
+        Noted(path)
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+def test_runs_that_were_given_are_told_once() -> None:
+    given = _Given()
+    for number in range(3):
+        given.add((number, 1))
+    assert given.since(0) == ([(0, 1), (1, 1), (2, 1)], 3)
+    assert given.since(2) == ([(2, 1)], 3)
+    assert given.since(9) == ([(0, 1), (1, 1), (2, 1)], 3)  # of a former exchange
+    for number in range(3, 2 * _MOST_GIVEN):
+        given.add((number, 1))
+    runs, end = given.since(2 * _MOST_GIVEN - 5)
+    assert (len(runs), end) == (5, 2 * _MOST_GIVEN) and len(given.runs) <= _MOST_GIVEN
+
+
+def pieces(*places: tuple[int, int]) -> Pieces:
+    return Pieces([Piece(PACK, at, size, lambda data: None) for at, size in places])
+
+
+def told(**facts: object) -> Told:
+    return Told({PACK.id: ToldPack(**facts)})  # type: ignore[arg-type]
+
+
+def test_a_piece_is_known_once_all_of_it_was_told() -> None:
+    known = Known(pieces((0, 10), (10, 10), (20, 5)))
+    assert [*known.learned(told(life="a", runs=[(8, 4)])).has] == []
+    news = known.learned(told(life="a", runs=[(0, 8), (12, 100)]))
+    assert sorted(news.has) == [0, 1, 2] and news.growing
+    look = known.look().packs[PACK.id]
+    assert (look.life, look.runs, look.whole, look.seal) == ("a", 3, False, SEAL.hex())
+    assert [*known.learned(told(life="b", runs=[(8, 4)])).has] == []
+    assert [*known.learned(told(whole=True)).has] == [0, 1, 2]
+    assert [*known.learned(told(whole=True)).has] == [] and known.look().packs[PACK.id].whole
+
+
+def test_what_a_giver_tells_of_other_packs_or_places_is_passed_over() -> None:
+    known = Known(pieces((0, 10)))
+    assert [*known.learned(Told({"1" * 32: ToldPack(whole=True)})).has] == []
+    assert [*known.learned(told(life="a", runs=[(-5, 100), (0, -10), (5, 0), (50, 10)])).has] == []
+    assert [*known.learned(told(given=[(3, 1), (90, 1), (-9, 4)], given_at=3)).given] == [0]
+
+
+def test_turns_come_in_order_and_a_long_one_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "AT_ONCE", 1)
+    monkeypatch.setattr(turns, "TURN_S", 0.05)
+    done = list[str]()
+
+    async def take(line: Turns, name: str, seconds: float) -> None:
+        async with line.turn():
+            await asyncio.sleep(seconds)
+            done.append(name)
+
+    async def all_of_them() -> None:
+        line = Turns()
+        await asyncio.gather(take(line, "slow", 0.3), take(line, "a", 0.01), take(line, "b", 0.0))
+
+    asyncio.run(all_of_them())
+    assert done == ["a", "b", "slow"]
