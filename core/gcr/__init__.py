@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gcr.api.reports import CheckpointReport, ProcessReport, Report, RestoreReport, SwapReport
     from gcr.api.requests import NextJob
     from gcr.clustererrors import NoCluster, NodesDiffer, NodeUnreachable, TooFewNodes
+    from gcr.cuterrors import CannotHold, CutFailed, CutGivenUp, CutTaken, CutUnsettled, NoSuchCut, NotOneCut
     from gcr.errors import (
         AddressTaken,
         BackendMissing,
@@ -98,10 +99,15 @@ __all__ = [
     "AddressTaken",
     "BackendMissing",
     "BadServeConfig",
+    "CannotHold",
     "CannotSave",
     "CannotStart",
     "CheckpointReport",
     "CriuUnusable",
+    "CutFailed",
+    "CutGivenUp",
+    "CutTaken",
+    "CutUnsettled",
     "DaemonUnavailable",
     "Damaged",
     "DeadlinePassed",
@@ -137,6 +143,7 @@ __all__ = [
     "NoOutput",
     "NoRecord",
     "NoRoom",
+    "NoSuchCut",
     "NoSuchImage",
     "NoSuchJob",
     "NodeUnreachable",
@@ -147,6 +154,7 @@ __all__ = [
     "NotDumped",
     "NotDurable",
     "NotLost",
+    "NotOneCut",
     "NotOurs",
     "NotRead",
     "NotRestored",
@@ -215,7 +223,7 @@ def _home(name: str) -> str:
         return "api.listings"
     if name.endswith("Report"):
         return "api.reports"
-    homes = ("errors", "losterrors", "imageerrors", "serveerrors", "clustererrors", "exchangeerrors")
+    homes = ("errors", "losterrors", "imageerrors", "serveerrors", "clustererrors", "exchangeerrors", "cuterrors")
     return next(home for home in homes if name in vars(importlib.import_module(f"gcr.{home}")))
 
 

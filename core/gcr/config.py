@@ -35,6 +35,9 @@ class Config:
     hand_over_s: float = _setting(60.0, "longest HAND OVER, and longest mapping back", 0.1)
     control_s: float = _setting(60.0, "longest driver checkpoint or restore of one process", 0.1)
     drain_s: float = _setting(120.0, "longest copy between device and host", 0.1)
+    cut_s: float = _setting(
+        10.0, "longest that a program stands still for other nodes to come to the same cut; then it runs on", 0.1
+    )
     stage_s: float = _setting(30.0, "longest STAGE: handing the arena's segments to agents and supervisor", 0.1)
     worker_start_s: float = _setting(60.0, "longest start of a worker, its driver context included", 0.1)
     pulse_ms: int = _setting(

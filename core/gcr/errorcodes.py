@@ -1,6 +1,7 @@
 """Every error of gcr by its code: a process rebuilds from it an error that crossed a socket."""
 
 import gcr.clustererrors
+import gcr.cuterrors
 import gcr.exchangeerrors  # a subclass is found once its module is loaded
 import gcr.imageerrors
 import gcr.losterrors

@@ -124,6 +124,7 @@ PS = {
     ],
     "arena": {"wanted_bytes": 6, "ready_bytes": 5},
     "changing": False,
+    "cut": None,
 }
 
 

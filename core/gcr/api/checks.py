@@ -1,5 +1,6 @@
 """Checks of the values that requests are made of. Each raises UsageError."""
 
+import re
 from collections.abc import Sequence
 
 from gcr.errors import UsageError
@@ -56,6 +57,14 @@ def check_waited_for(wait: str) -> None:
 def check_rate(max_bytes_per_s: float | None) -> None:
     if max_bytes_per_s is not None and not (isinstance(max_bytes_per_s, int | float) and max_bytes_per_s >= 1):
         raise UsageError(f"{max_bytes_per_s!r} is no rate in bytes a second")
+
+
+CUT_ID = re.compile(r"[0-9a-f]{32}\Z")
+
+
+def check_cut(cut: str | None) -> None:
+    if cut is not None and not (isinstance(cut, str) and CUT_ID.match(cut)):
+        raise UsageError(f"{cut!r} is no id of a cut, of 32 hexadecimal digits")
 
 
 MOST_SPANS = 1 << 20

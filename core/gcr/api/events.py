@@ -11,7 +11,7 @@ from gcr.api.answers import Answer
 class ProgressEvent(Answer, frozen=True, kw_only=True, omit_defaults=True):
     """One phase of a job so far. Sizes are bytes, `left_s` seconds; a figure that is not known is not in the JSON.
 
-    `link_share`: the rate, as a share of the links that are in use.
+    `link_share`: the rate, as a share of the links that are in use. `barrier`: where it waits for other nodes.
     """
 
     job: str = ""
@@ -22,6 +22,7 @@ class ProgressEvent(Answer, frozen=True, kw_only=True, omit_defaults=True):
     left_s: float | None = None
     link_share: float | None = None
     message: str | None = None
+    barrier: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the body of a progress frame. Events have no mappings, and there are many of them."""

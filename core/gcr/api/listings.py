@@ -57,11 +57,19 @@ class ArenaReady(Answer, frozen=True, kw_only=True):
     ready_bytes: int
 
 
+class CutInfo(Answer, frozen=True, kw_only=True):
+    """The cut over several nodes that a job is a part of. `barrier`: where it waits; None once it is suspended by it"""
+
+    id: str
+    barrier: str | None
+
+
 class JobInfo(Answer, frozen=True, kw_only=True):
     """A job as `gcr ps` shows it. `started`: ISO 8601; `command`: empty for a process that gcr did not start.
 
     `image`: the last one that was asked for; `images`: that one, and those before it that were being written then.
     `changing`: a command or a recovery has its turn at the job, and others are refused.
+    `cut`: the one that it waits for, or was suspended by.
     """
 
     job: str
@@ -77,6 +85,7 @@ class JobInfo(Answer, frozen=True, kw_only=True):
     processes: tuple[ProcessInfo, ...]
     arena: ArenaReady | None
     changing: bool = False
+    cut: CutInfo | None = None
 
     @property
     def bytes(self) -> int:

@@ -9,9 +9,11 @@ from typing import Any, ClassVar, Self, get_args
 
 from msgspec import Struct, ValidationError, field, to_builtins
 
+from gcr.api.barriers import Barrier
 from gcr.api.checks import (
     check_allowed,
     check_backend,
+    check_cut,
     check_image_name,
     check_rate,
     check_seconds,
@@ -101,20 +103,25 @@ class ImageRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fi
     """A command about one job and possibly one image. `store` is the whole path of its folder.
 
     `encrypted`: a descriptor of the store's key comes with the request.
+    `cut`: the id of the cut over several nodes that this is a part of: it waits for them at barriers (api/barriers.py)
     """
 
     target: Target
     image: str | None = None
     store: str | None = None
     encrypted: bool = False
+    cut: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checked_target(self.target)
         if self.image is not None:
             check_image_name(self.image)
+            if self.cut is not None:
+                raise UsageError("a cut over several nodes makes no image, and comes back from none")
         elif self.store or self.encrypted:
             raise UsageError("a store and its key are for a request with an image")
+        check_cut(self.cut)
 
 
 class NextJob(Struct, frozen=True, forbid_unknown_fields=True):
@@ -223,6 +230,23 @@ class RestoreRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fie
 
     devices: dict[str, str] = field(default_factory=dict)
     without: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cut is not None and (self.container is not None or self.without):
+            raise UsageError("a cut over several nodes comes back as a whole: choose one")
+
+
+class CutRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The coordinator's word to a part of cut `id`: it may pass `barrier`, or without one it is given up."""
+
+    op = "cut"
+
+    id: str
+    barrier: Barrier | None = None
+
+    def __post_init__(self) -> None:
+        check_cut(self.id)
 
 
 class SwapRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -345,6 +369,7 @@ AnyRequest = (
     | CheckpointRequest
     | RestoreRequest
     | SwapRequest
+    | CutRequest
     | SaveSpansRequest
     | SaveNowRequest
     | NoteRemovalRequest

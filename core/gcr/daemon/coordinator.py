@@ -10,6 +10,7 @@ from functools import partial
 from gcr.config import Config
 from gcr.daemon import departures, reports
 from gcr.daemon.contexts import Contexts
+from gcr.daemon.cuts import Cuts
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.images.written import is_written
 from gcr.daemon.jobs import Job, Jobs
@@ -40,6 +41,7 @@ class Coordinator:
         self.config = config
         self.journal = journal
         self.jobs = Jobs()
+        self.cuts = Cuts(self.jobs)
         self.fleet = Fleet()
         self.occupied = Occupied()
         self.contexts = Contexts(self.jobs, self.occupied)

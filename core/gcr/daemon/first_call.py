@@ -7,6 +7,7 @@ welcome. While its job is off its devices, or on its way, the welcome has it wai
 import time
 from collections.abc import Mapping
 
+from gcr.api.barriers import Barrier
 from gcr.api.reports import CheckpointReport, RestoreReport
 from gcr.daemon import reports
 from gcr.daemon.contexts import Contexts
@@ -49,10 +50,12 @@ def suspend(
         raise WrongState(f"job {job.name} is {job.state} already", state=job.state, hint=f"gcr restore {job.name}")
     if imaging:
         raise nothing_to_image(job.name, imaging.order.stays)
+    course.hold(Barrier.ADMITTED)
     course.mark("stop")
+    course.hold(Barrier.STILL)
     if not (waiting := _waiting(job, jobs)):
         raise ending(job)
-    job.decision = _record(job, course.transaction, "data_only" if data_only else "checkpoint", waiting)
+    job.decision = _record(job, course, "data_only" if data_only else "checkpoint", waiting)
     try:
         decide(node.journal, job.decision)
     except BaseException:
@@ -78,17 +81,18 @@ def _waiting(job: Job, jobs: Jobs) -> Mapping[int, ProcessIdentity]:
     return {pid: identity for pid, identity in loaded.items() if identity} | at_the_gate
 
 
-def _record(job: Job, transaction: int, kind: str, waiting: Mapping[int, ProcessIdentity]) -> DecisionRecord:
+def _record(job: Job, course: Course, kind: str, waiting: Mapping[int, ProcessIdentity]) -> DecisionRecord:
     world = job.world
     return DecisionRecord(
         job.name,
-        transaction,
+        course.transaction,
         kind,
         time.time(),
         tuple(ProcessDecision(p.pid, p.start_time, {}, {}, stack=p.stack, waits=True) for p in waiting.values()),
         world.backend,
         world.simulated,
         dict(world.environment),
+        cut=course.cut,
     )
 
 
@@ -101,6 +105,7 @@ def restore(job: Job, node: Node, course: Course, image: str | None) -> RestoreR
         raise WrongState(f"job {job.name} is not suspended", state=job.state, hint="gcr ps")
     if image:
         raise WrongImage(f"image {image} is of no process of {job.name}: none has had anything on a device")
+    course.hold(Barrier.READY)
     undecide(node.journal, job.name)
     done = Restore(job.name, (), job.decision, node, course)
     job.decision = None

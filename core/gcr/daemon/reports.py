@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from gcr import units
-from gcr.api.listings import ArenaReady, JobInfo, OnlyCopy, ProcessInfo
+from gcr.api.listings import ArenaReady, CutInfo, JobInfo, OnlyCopy, ProcessInfo
 from gcr.api.reports import CheckpointReport, ProcessReport, RestoreReport
 from gcr.daemon.images.shown import row
 from gcr.daemon.jobs import Job
@@ -209,7 +209,12 @@ def _refilled(job: Job, refilled: Amount, moved: Mapping[str, str]) -> RestoreRe
 
 
 def of_job(
-    job: Job, labels: Labels, arena: ArenaReady | None, shared: Rows = NO_ROWS, resident: Resident = NOTHING_RESIDENT
+    job: Job,
+    labels: Labels,
+    arena: ArenaReady | None,
+    shared: Rows = NO_ROWS,
+    resident: Resident = NOTHING_RESIDENT,
+    cut: CutInfo | None = None,
 ) -> JobInfo:
     return JobInfo(
         job=job.name,
@@ -225,6 +230,7 @@ def of_job(
         processes=tuple(row for process in job.living for row in _infos(process, job, labels, shared, resident)),
         arena=arena,
         changing=job.turn.changing,
+        cut=cut,
     )
 
 

@@ -22,6 +22,7 @@ from gcr.api.events import Listener, ProgressEvent
 from gcr.api.requests import (
     AnyRequest,
     CheckpointRequest,
+    CutRequest,
     DevicesRequest,
     EventsRequest,
     HandOverRequest,
@@ -318,6 +319,9 @@ class Connection:
             case SwapRequest():
                 tell = partial(self._teller, request, cancel=cancel)
                 return Swap(coordinator, asked, tell, cancel, self._caller, who).run()
+            case CutRequest():
+                coordinator.cuts.told(asked, self._caller)
+                return Pong(pid=os.getpid(), version=__version__)
             case SaveSpansRequest():
                 return self._save(asked, request, cancel, gives)
             case SaveNowRequest():

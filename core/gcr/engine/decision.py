@@ -8,7 +8,12 @@ from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision
 
 
 def decision_on(
-    job: str, first: Target, kind: str, processes: Sequence[ProcessDecision], image: KeptImage | None = None
+    job: str,
+    first: Target,
+    kind: str,
+    processes: Sequence[ProcessDecision],
+    image: KeptImage | None = None,
+    cut: str = "",
 ) -> DecisionRecord:
     """Returns the record. `first`: any target of the transaction."""
     return DecisionRecord(
@@ -21,4 +26,5 @@ def decision_on(
         simulated=first.world.simulated,
         environment=dict(first.world.environment),
         image=image,
+        cut=cut,
     )

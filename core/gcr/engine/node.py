@@ -9,9 +9,11 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gcr.api.barriers import Barrier
 from gcr.api.events import Listener, ProgressEvent
 from gcr.config import Config
 from gcr.engine.joint import Located
+from gcr.engine.part import Part
 from gcr.engine.turns import Turns
 from gcr.errors import DeadlinePassed, Interrupted, RolledBack, UnsafeRuntime
 from gcr.faults import reach
@@ -147,7 +149,10 @@ def phases(marks: Mapping[str, float], began: float) -> dict[str, float]:
 
 
 class Course(Struct):
-    """One request under way: its clock, its deadline, its caller's interest in it, and the receiver of progress."""
+    """One request under way: its clock, its deadline, its caller's interest in it, and the receiver of progress.
+
+    part: in a cut over several nodes, where it is one
+    """
 
     kind: str  # "checkpoint", "restore", "recover"
     transaction: int
@@ -156,11 +161,17 @@ class Course(Struct):
     cancelled: Event = field(default_factory=Event)
     began: float = field(default_factory=time.monotonic)
     marks: dict[str, float] = field(default_factory=dict)
+    part: Part | None = None
 
     def left(self, phase_limit: float) -> float:
-        """Returns the seconds for the next phase. Raises DeadlinePassed, Interrupted when it must not begin."""
+        """Returns the seconds for the next phase. Raises when it must not begin.
+
+        DeadlinePassed, Interrupted, CutGivenUp.
+        """
         if self.cancelled.is_set():
             raise Interrupted("interrupted; everything was taken back")
+        if self.part:
+            self.part.check()
         left = self.began + self.timeout - time.monotonic()
         if left <= 0:
             raise DeadlinePassed(f"not done within {self.timeout:g} s", hint="a longer --timeout")
@@ -173,6 +184,24 @@ class Course(Struct):
 
     def reach(self, step: str) -> None:
         reach(f"{self.kind}.{step}")
+
+    @property
+    def cut(self) -> str:
+        """Returns the id of the cut that it is a part of; empty without one."""
+        return self.part.id if self.part else ""
+
+    def hold(self, barrier: Barrier) -> None:
+        """Waits at a barrier until the coordinator of the cut says go. Returns at once where there is no cut.
+
+        Raises CutGivenUp, and as `left`.
+        """
+        if self.part:
+            self.part.wait(barrier, lambda: self._tell_barrier(barrier), self.left)
+            self.mark(f"went_{barrier}")
+
+    def _tell_barrier(self, barrier: Barrier) -> None:
+        self.reach(barrier)
+        self.progress(ProgressEvent(phase="waiting", message="for the other nodes", barrier=barrier))
 
     def between(self, first: str, last: str) -> float:
         """Returns the seconds between two marks; 0 if either never came."""

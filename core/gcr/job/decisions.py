@@ -61,16 +61,11 @@ class KeptImage(Struct, frozen=True):
     user: tuple[int, int] | None = None
 
 
-class DecisionRecord(Struct, frozen=True):
-    """The job is suspended from here on. `decided_at`: seconds since the epoch. Raises UsageError for a bad name.
+class Decided(Struct, frozen=True):
+    """The decision itself: on which job, by which transaction, and about which processes.
 
     `kind`: `context_later` means `data_only`, and contexts leave once another program needs the room. `restored` means
-    that the job is to run again, and its gates are still opening.
-    `environment`: what leads a worker to the job's (simulated) driver.
-    `image`: where its bytes are, if they are in no host memory.
-    `devices`: those of the machine, by UUID and model, of a job that another machine may bring back.
-    `unreturned`: those that the driver did not give back in a restore that failed.
-    `away`: the job's token while its agents and supervisor stay away, for a container's runtime to save them.
+    that the job is to run again, and its gates are still opening. `decided_at`: seconds since the epoch.
     """
 
     job: str
@@ -78,6 +73,19 @@ class DecisionRecord(Struct, frozen=True):
     kind: str
     decided_at: float
     processes: tuple[ProcessDecision, ...]
+
+
+class DecisionRecord(Decided, frozen=True):
+    """The job is suspended from here on. Raises UsageError for a bad name.
+
+    `environment`: what leads a worker to the job's (simulated) driver.
+    `image`: where its bytes are, if they are in no host memory.
+    `devices`: those of the machine, by UUID and model, of a job that another machine may bring back.
+    `unreturned`: those that the driver did not give back in a restore that failed.
+    `away`: the job's token while its agents and supervisor stay away, for a container's runtime to save them.
+    `cut`: the id of the cut over several nodes by which it was suspended; empty without one.
+    """
+
     backend: str
     simulated: bool
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -85,6 +93,7 @@ class DecisionRecord(Struct, frozen=True):
     devices: tuple[tuple[str, str], ...] = ()
     away: str = ""
     unreturned: tuple[Unreturned, ...] = ()
+    cut: str = ""
 
     @property
     def data_only(self) -> bool:

@@ -27,6 +27,7 @@ from gcr.daemon.commands.transaction import (
     target_of,
 )
 from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.cuts import refuse_to_suspend
 from gcr.daemon.foreign import await_hello, foreign_job, refuse_unheard_beside, refuse_without_driver
 from gcr.daemon.images.imaging import Imaging, asked_for
 from gcr.daemon.images.order import Told
@@ -64,7 +65,8 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
     if request.container and (done := container.report_of(job, request)):
         return done
     refuse_then(node, job, request, asked.caller)
-    with telling(node, job, course, asked, request.image) as story:
+    joining = node.cuts.joining(request, job, course, node.config.cut_s)
+    with telling(node, job, course, asked, request.image) as story, joining:
         return story.done(_carried_out(node, job, course, request, asked, story))
 
 
@@ -77,6 +79,8 @@ def _carried_out(
     with node.jobs.changing(job, "checkpoint", beside_readers=request.leave_running) as hold:
         story.begun()
         _refuse_suspended(job)
+        if request.cut:
+            refuse_to_suspend(job)
         request = context.data_first(node, job, request)
         if done := context.saved(node, job, course, request):
             return done

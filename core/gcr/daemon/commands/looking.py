@@ -36,7 +36,9 @@ def ps(node: Coordinator, caller: Caller = OURSELVES) -> JobList:
     ready = ready_bytes(node.fleet.living_workers())
     between = shared([process for job in shown for process in job.living])
     there = {(one.worker.device, one.hold): one.bytes for one in node.residents.all()}
-    rows = tuple(reports.of_job(job, node.labels, arena_of(job, ready), between, there) for job in shown)
+    rows = tuple(
+        reports.of_job(job, node.labels, arena_of(job, ready), between, there, node.cuts.of(job)) for job in shown
+    )
     return JobList(jobs=rows, awaited=tuple(each.pid for each in missing))
 
 

@@ -17,6 +17,7 @@ from gcr.api.requests import CheckpointRequest
 from gcr.control import ControlMeans
 from gcr.daemon.commands import whole
 from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.cuts import refuse_to_park
 from gcr.daemon.foreign import await_hello
 from gcr.daemon.jobs import Job
 from gcr.declarations import declarations
@@ -48,11 +49,14 @@ def privately(node: Coordinator, job: Job, course: Course, request: CheckpointRe
     """Yields the way by a private image, where a checkpoint in place needs it; else None.
 
     The image goes with the block, unless the job is parked there by then.
-    Raises UnsupportedState where no supervisor could bring the processes back; NotAGpuProcess, and as `begun`.
+    Raises UnsupportedState where no supervisor could bring the processes back, CannotHold in a cut over several nodes;
+    NotAGpuProcess, and as `begun`.
     """
     if not _goes_this_way(node, job, course, request):
         yield None
         return
+    if request.cut:
+        refuse_to_park(job)
     if not (job.supervision.lasts and job.supervision.parks):
         text = (
             f"no gcr run of this version is the parent of {job.name}, and only such a parent makes its processes again"

@@ -23,6 +23,7 @@ from gcr.daemon.commands.transaction import (
 from gcr.daemon.commands.unparking import make_processes
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.crowding import naming_holders
+from gcr.daemon.cuts import refuse_to_bring_back
 from gcr.daemon.images.opened import opened
 from gcr.daemon.images.order import place_of
 from gcr.daemon.images.sources import acting, image_of
@@ -52,7 +53,11 @@ def run(node: Coordinator, request: RestoreRequest, asked: Asked) -> RestoreRepo
     job = _job(node, request, known, course, asked)
     asked.caller.check_owner(job.owner, f"job {job.name}")
     refuse_other_backend(job, request.backend)
-    with telling(node, job, course, asked, request.image) as story, naming_holders(job, node.jobs, node.fleet):
+    joining = node.cuts.joining(request, job, course, node.config.cut_s)
+    naming = naming_holders(job, node.jobs, node.fleet)
+    with telling(node, job, course, asked, request.image) as story, naming, joining:
+        if request.cut:
+            refuse_to_bring_back(job)
         giving_up.refuse_parked(job, request.without)
         make_processes(node, job, course, request)
         await_agents(node, job, course)

@@ -2,14 +2,17 @@
 
 A live one copies everything between PREPARE and QUIESCE, while the program runs, and drains what has changed since. One
 without room on the host streams its bytes to an image (engine/streaming.py). Processes that no worker can copy copy
-themselves (engine/steps/copy_out.py).
+themselves (engine/steps/copy_out.py). One that is a part of a cut over several nodes waits for the others twice
+(engine/part.py).
 """
 
 from collections.abc import Callable
 from functools import partial
 
+from gcr.api.barriers import Barrier
 from gcr.engine.plan import Plan, Step
 from gcr.engine.progress import Meter
+from gcr.engine.steps.barrier import Hold
 from gcr.engine.steps.books import CloseBooks
 from gcr.engine.steps.copy_out import CopyOut
 from gcr.engine.steps.decide import decide
@@ -44,9 +47,11 @@ def plan_of(
         RefuseToStay(work),
         Reserve(work, partial(_stream, work, outlet), may_stop),
         *([CopyLive(work)] if work.options.live else []),
+        Hold(work.course, Barrier.ADMITTED),
         Quiesce(work),
         CloseBooks(work, meter),
         RefuseToStay(work),
+        Hold(work.course, Barrier.STILL),
         CopyOut(work, meter),
         HandOver(work),
         FreezeAndDrain(work, meter, beside),

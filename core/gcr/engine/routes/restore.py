@@ -7,8 +7,10 @@ before the very end. Data from an image comes before the control state (engine/i
 
 from functools import partial
 
+from gcr.api.barriers import Barrier
 from gcr.engine.plan import Plan, Step
 from gcr.engine.restore import Restore
+from gcr.engine.steps.barrier import Hold
 from gcr.engine.steps.begin import Begin
 from gcr.engine.steps.bring_back import BringBack
 from gcr.engine.steps.foreign import GiveForeign, Join
@@ -29,5 +31,6 @@ def plan_of(restore: Restore) -> Plan:
         BringBack(restore),
         GiveForeign(restore),
         Map(restore),
+        Hold(restore.course, Barrier.READY),
     ]
     return Plan(restore, steps, partial(decide, restore), partial(open_all, restore))

@@ -13,7 +13,7 @@ from gcr.job.decisions import CONTEXT_LATER, DATA_ONLY, ProcessDecision, text_of
 def decide(work: Work) -> None:
     """Writes down that the job is suspended. Raises RolledBack."""
     work.course.left(work.node.config.stage_s)
-    journal(work, kind(work), records(work))
+    journal(work, kind(work), records(work), work.course.cut)
     work.course.mark("decided")
 
 
@@ -30,9 +30,9 @@ def records(work: Work) -> tuple[ProcessDecision, ...]:
     return tuple(lent(record(work, target), target, joint) for target in work.targets)
 
 
-def journal(work: Work, kind: str, processes: tuple[ProcessDecision, ...]) -> None:
+def journal(work: Work, kind: str, processes: tuple[ProcessDecision, ...], cut: str = "") -> None:
     first = work.targets[0]
-    decision = decision_on(work.job, first, kind, processes, work.kept_in)
+    decision = decision_on(work.job, first, kind, processes, work.kept_in, cut)
     write(work.node.journal, decision)
     work.decision = decision
     if decision.image:  # nothing else says where the bytes are

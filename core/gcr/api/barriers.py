@@ -1,0 +1,15 @@
+"""Barriers of a cut over several nodes: where a node's part waits until the others have come as far."""
+
+from enum import StrEnum
+
+
+class Barrier(StrEnum):
+    """A place at which a checkpoint or a restore waits for the word of the cut's coordinator."""
+
+    ADMITTED = "admitted"  # all that may refuse was asked; the program runs
+    STILL = "still"  # every process stands still at its gate; nothing was handed over
+    READY = "ready"  # of a restore: memory and control state are back, and the gates are closed
+
+
+BEFORE_SUSPENDED = (Barrier.ADMITTED, Barrier.STILL)
+BEFORE_RUNNING = (Barrier.READY,)

@@ -1,0 +1,117 @@
+"""Cuts over several nodes that jobs of this daemon are parts of just now."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from msgspec import Struct, field
+
+from gcr.api.listings import CutInfo
+from gcr.api.requests import CheckpointRequest, CutRequest, RestoreRequest
+from gcr.cuterrors import CannotHold, CutTaken, NoSuchCut
+from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.permission import Caller
+from gcr.engine.node import Course
+from gcr.engine.part import Part
+from gcr.errors import WrongState
+from gcr.job.states import Strategy
+
+
+class Joined(Struct, frozen=True):
+    """A job, and its part in a cut."""
+
+    job: Job
+    part: Part
+
+
+class Cuts(Struct):
+    """The cuts under way, by id. Thread-safe."""
+
+    jobs: Jobs
+    _joined: dict[str, Joined] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    @contextmanager
+    def joining(
+        self, request: CheckpointRequest | RestoreRequest, job: Job, course: Course, still_s: float
+    ) -> Iterator[None]:
+        """Has the command wait at the barriers of the cut that it names, if it names one.
+
+        Raises CutTaken where the cut is under way on this node, or has suspended a job.
+        """
+        if request.cut is None:
+            yield
+            return
+        self._refuse_former(request.cut)
+        course.part = self._join(request.cut, job, still_s)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._joined[request.cut]
+
+    def _join(self, cut: str, job: Job, still_s: float) -> Part:
+        with self._lock:
+            if cut in self._joined:
+                raise CutTaken(f"job {self._joined[cut].job.name} is a part of cut {cut} just now")
+            part = Part(cut, still_s)
+            self._joined[cut] = Joined(job, part)
+            return part
+
+    def _refuse_former(self, cut: str) -> None:
+        for job in self.jobs.all():
+            if job.decision is not None and job.decision.cut == cut:
+                raise CutTaken(f"cut {cut} has suspended job {job.name}", hint=f"gcr cluster recover {job.name}")
+
+    def told(self, word: CutRequest, caller: Caller) -> Part:
+        """Hands the coordinator's word on. Raises NoSuchCut, NotOurs."""
+        with self._lock:
+            joined = self._joined.get(word.id)
+        if joined is None:
+            raise NoSuchCut(f"this node has no part in cut {word.id} just now", hint="gcr ps --json")
+        caller.check_owner(joined.job.owner, f"job {joined.job.name}")
+        if word.barrier is None:
+            joined.part.give_up()
+        else:
+            joined.part.go(word.barrier)
+        return joined.part
+
+    def of(self, job: Job) -> CutInfo | None:
+        """Returns the cut that the job waits for, or that has suspended it."""
+        with self._lock:
+            parts = [each.part for each in self._joined.values() if each.job is job]
+        at = next((part for part in parts if part.at), None)
+        if at:
+            return CutInfo(id=at.id, barrier=at.at)
+        by = job.decision.cut if job.decision and job.decision.kind != "restored" else ""
+        return CutInfo(id=by, barrier=None) if by else None
+
+
+def refuse_to_suspend(job: Job) -> None:
+    """Raises WrongState for a job that is suspended already, CannotHold for one that could not wait at a barrier."""
+    if job.decision is not None:
+        text = f"job {job.name} is suspended already"
+        raise WrongState(text, state=job.state, hint=f"gcr cluster recover {job.name}")
+    if any(process.strategy == Strategy.DRIVER for process in job.living):
+        raise _by_driver(job)
+
+
+def refuse_to_park(job: Job) -> None:
+    """Raises CannotHold for a job that leaves by a private image."""
+    text = f"the driver of {job.name} saves no living process: its processes would end, and not wait for other nodes"
+    raise CannotHold(text, hint="--data-only leaves its contexts where they are")
+
+
+def refuse_to_bring_back(job: Job) -> None:
+    """Raises CannotHold for a job whose way back could not wait at a barrier."""
+    if job.supervision.parked or (job.decision is not None and job.decision.away):
+        raise CannotHold(
+            f"the processes of job {job.name} are in an image", hint=f"gcr restore {job.name}, on each node"
+        )
+    if job.decision is not None and job.decision.kind == "driver":
+        raise _by_driver(job)
+
+
+def _by_driver(job: Job) -> CannotHold:
+    text = f"the driver alone moves the data of {job.name}, at one go: it cannot wait for other nodes"
+    return CannotHold(text, hint="start it with gcr run")
