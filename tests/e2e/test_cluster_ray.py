@@ -106,3 +106,26 @@ def test_a_program_starts_on_all_nodes_or_on_none(nodes: RayNodes) -> None:
     for machine in nodes.machines.values():
         for pid in machine._of("train"):
             kill(pid)
+
+
+def test_a_job_on_both_nodes_is_suspended_at_one_cut_and_comes_back(nodes: RayNodes) -> None:
+    rows(nodes, "up")
+    parts = {name: machine.told("llm", DATA) for name, machine in nodes.machines.items()}
+    before = {name: part.ask() for name, part in parts.items()}
+    cut = nodes.gcr("cluster", "checkpoint", "llm")
+    assert (cut.code, cut.body.get("outcome")) == (0, "done"), cut
+    assert {each["node"]: each["place"] for each in cut.body["nodes"]} == {"one": "suspended", "two": "suspended"}
+    (stands,) = {machine.job("llm")["cut"]["id"] for machine in nodes.machines.values()}  # type: ignore[index]
+    assert stands == cut.body["cut"]
+    back = nodes.gcr("cluster", "restore", "llm")
+    assert (back.code, back.body.get("cut")) == (0, cut.body["cut"]), back
+    nodes.machines["two"].inject("checkpoint.still fail")
+    failed = nodes.gcr("cluster", "checkpoint", "llm")
+    assert (failed.code, failed.body["error"]["code"], failed.body["outcome"]) == (4, "cut_failed", "taken_back"), (
+        failed
+    )
+    assert {name: part.ask() for name, part in parts.items()} == before
+    for name, machine in nodes.machines.items():
+        machine.end(parts[name])
+    none = nodes.gcr("cluster", "checkpoint", "llm")
+    assert (none.code, none.body["error"]["code"]) == (3, "no_such_job"), none

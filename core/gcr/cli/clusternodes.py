@@ -68,7 +68,7 @@ def down(options: Options, address: str | None) -> None:
 
 
 def asked(found: Sequence[Node], options: Options) -> Found:
-    """Returns what each node says of itself, or its error."""
+    """Returns what each node says of itself, or its error, by its name."""
     patience = options.timeout or PATIENCE_S
 
     def ask(node: Node) -> NodeFacts | GcrError:

@@ -7,6 +7,7 @@ as an integer, a pid. Closing the connection cancels what it asked for: the daem
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -67,6 +68,14 @@ class Client:
         return client
 
     @classmethod
+    def at(cls, path: Path, timeout: float = CONNECT_TIMEOUT) -> Self:
+        """Connects to the daemon of any version that listens at this path, and starts none.
+
+        Raises DaemonUnavailable, UnsafeRuntime, PeerGone, DeadlinePassed.
+        """
+        return cls._greeted(Channel(connect_to_daemon(path, timeout), name=str(path)).start(), timeout, path)
+
+    @classmethod
     def _greeted_at_last(cls, autostart: bool, timeout: float) -> Self:
         """A daemon that was killed may take one more connection while the kernel ends it, and answers nothing."""
         end = time.monotonic() + _ENDING_S
@@ -79,10 +88,10 @@ class Client:
                 time.sleep(_RETRY_S)
 
     @classmethod
-    def _greeted(cls, channel: Channel, timeout: float) -> Self:
+    def _greeted(cls, channel: Channel, timeout: float, path: Path | None = None) -> Self:
         try:
             client = cls(channel, _greet(channel, min(timeout, CONNECT_TIMEOUT)))
-            log.info("gcrd %s, pid %d, at %s", client.daemon_version, client.daemon_pid, runtime.socket_path())
+            log.info("gcrd %s, pid %d, at %s", client.daemon_version, client.daemon_pid, path or runtime.socket_path())
             return client
         except BaseException:
             channel.close()
@@ -147,6 +156,11 @@ class Client:
     def jobs(self, timeout: float = ANSWER_TIMEOUT) -> JobList:
         """Returns the answer of `ps`. Raises as `request`."""
         return self.ask(PsRequest(), JobList, timeout=timeout)
+
+    @property
+    def is_closed(self) -> bool:
+        """Returns whether the connection has ended."""
+        return self._channel.closed.is_set()
 
     def wait_closed(self, timeout: float) -> bool:
         """Wait until the daemon ended the connection, as one that stops does; False if it did not."""

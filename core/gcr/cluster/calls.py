@@ -1,0 +1,132 @@
+"""A checkpoint, a restore and a recovery of a job over nodes, from the first greeting to the report."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from gcr.api.clusters import ClusterReport
+from gcr.api.requests import CheckpointRequest, RestoreRequest
+from gcr.cluster.coordination import Task
+from gcr.cluster.messages import Outcome
+from gcr.cluster.nodes import Link
+from gcr.cluster.running import GRACE_S, Running, Transfer
+from gcr.clustererrors import NodeUnreachable
+from gcr.cuterrors import CutFailed, CutGivenUp, CutUnsettled, NotOneCut
+from gcr.errors import GcrError, Interrupted, Lost, Refused, UsageError
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT = 300.0
+
+
+class Result(Struct, frozen=True):
+    """The report of a task, and its error: None where it was done."""
+
+    report: ClusterReport
+    error: GcrError | None
+
+
+class Over(Struct, frozen=True):
+    """The nodes of a job, by name. `still_s`, `grace_s`: as of `Running`."""
+
+    links: Mapping[str, Link]
+    still_s: float
+    grace_s: float = GRACE_S
+
+    def checkpoint(self, request: CheckpointRequest) -> Result:
+        """Suspends the job on every node at one cut, or lets it run on on every node.
+
+        Raises what a node cannot be greeted for, before anything is begun.
+        """
+        return self._carried_out(Task.CHECKPOINT, request)
+
+    def restore(self, request: RestoreRequest) -> Result:
+        """Brings the job back on every node, or leaves it suspended on every node. Raises as `checkpoint`."""
+        return self._carried_out(Task.RESTORE, request)
+
+    def recover(self, request: RestoreRequest) -> Result:
+        """Leaves a cut that stands on every node as it is; else has the job run on every node that answers."""
+        return self._carried_out(Task.RECOVER, request, greeted=False)
+
+    def _carried_out(self, task: Task, request: Transfer, greeted: bool = True) -> Result:
+        with self._left_in_the_end():
+            if greeted:
+                self._greet()
+            running = Running(task, self.links, request, request.timeout or DEFAULT_TIMEOUT, self.still_s, self.grace_s)
+            report = running.run()
+        return Result(report, _error(report, running))
+
+    def _greet(self) -> None:
+        """Raises the first error, with the node's name, once all have answered or failed; nothing was begun."""
+        with ThreadPoolExecutor(len(self.links), "gcr-greet") as pool:
+            greeting = {node: pool.submit(link.greet) for node, link in self.links.items()}
+        for node, done in greeting.items():
+            error = done.exception()
+            if isinstance(error, Refused):
+                raise naming(node, error)
+            if isinstance(error, GcrError):
+                raise NodeUnreachable(f"node {node} does not answer: {error.message}", hint=error.hint) from error
+            if error is not None:
+                raise error
+
+    @contextmanager
+    def _left_in_the_end(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            for node, link in self.links.items():
+                try:
+                    link.close()
+                except GcrError as error:
+                    log.info("node %s: %s", node, error.message)
+
+
+def naming(node: str, error: GcrError) -> GcrError:
+    """Returns the error with the node's name in its message."""
+    error.message = f"node {node}: {error.message}"
+    error.args = (error.message,)
+    return error
+
+
+def _error(report: ClusterReport, running: Running) -> GcrError | None:
+    if report.outcome == Outcome.DONE:
+        return None
+    node, cause = _cause(running)
+    if running.interrupted and report.outcome != Outcome.UNSETTLED and not isinstance(cause, Lost):
+        return Interrupted(f"interrupted; {_standing(report)}")
+    if report.outcome == Outcome.REFUSED:
+        return _refusal(report, node, cause)
+    if isinstance(cause, Lost):
+        return naming(node, cause)
+    why = f"node {node}: {cause.message}" if cause else "not all nodes came as far in time"
+    if report.outcome == Outcome.UNSETTLED:
+        text = f"{why}; {_standing(report)}"
+        return CutUnsettled(text, hint=f"gcr cluster recover {report.job}, with all its nodes")
+    return CutFailed(f"{why}; {_standing(report)}", hint=cause.hint if cause else "a longer --timeout")
+
+
+def _refusal(report: ClusterReport, node: str, cause: GcrError | None) -> GcrError:
+    if isinstance(cause, Refused | UsageError):
+        return naming(node, cause)
+    if cause is not None:
+        return CutFailed(f"node {node}: {cause.message}; {_standing(report)}", hint=cause.hint)
+    if report.cut is None or len({each.place for each in report.nodes}) > 1:
+        return NotOneCut(_standing(report), hint=f"gcr cluster recover {report.job}, with all its nodes")
+    return CutFailed(f"not all nodes were admitted in time; {_standing(report)}", hint="a longer --timeout")
+
+
+def _cause(running: Running) -> tuple[str, GcrError | None]:
+    """Returns the first error that is of a node's own, and the node."""
+    own = [(node, error) for node, error in running.heard.errors.items() if not isinstance(error, CutGivenUp)]
+    return next(iter(own or running.heard.errors.items()), ("", None))
+
+
+def _standing(report: ClusterReport) -> str:
+    """Returns in words where the job stands: `it is suspended on 3 nodes and running on 1`."""
+    count = Counter(each.place for each in report.nodes)
+    words = " and ".join(f"{place} on {number}" for place, number in sorted(count.items()))
+    return f"job {report.job} is {words} of {len(report.nodes)} nodes"

@@ -1,0 +1,311 @@
+"""Decides how the nodes of a job come to one cut, or back from it: events in, orders out; no socket and no clock.
+
+    checkpoint   every node begins · all are admitted: go · all stand still: go · all are suspended: done
+    restore      every node is asked: all are suspended by one cut · all begin · all are ready: go · all run: done
+    recover      every node is asked: all are suspended by one cut, or all run: done; else those suspended are restored
+
+Anything else gives the cut up. Before the last go a checkpoint leaves every node running, and a restore leaves every
+node suspended. After the last go of a checkpoint, nodes that are suspended already are restored. After the last go of
+a restore, and wherever one node runs already, the others are restored, too: their parts are of the same cut, and lie
+where they were. So no mix stays, unless a node is silent or cannot restore its part.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from gcr.api.barriers import BEFORE_RUNNING, BEFORE_SUSPENDED, Barrier
+from gcr.cluster.messages import (
+    BUSY,
+    BY_COMMAND,
+    Ask,
+    Begin,
+    Came,
+    Done,
+    Event,
+    Failed,
+    Finish,
+    GiveUp,
+    Go,
+    Late,
+    Left,
+    Lost,
+    Order,
+    Outcome,
+    Place,
+    Restore,
+    Stands,
+    Stopped,
+    Wait,
+)
+from gcr.cluster.places import Orders, Places
+
+TRIES = 3  # times that one node restores its part
+
+
+class Task(StrEnum):
+    CHECKPOINT = "checkpoint"
+    RESTORE = "restore"
+    RECOVER = "recover"
+
+
+class Phase(StrEnum):
+    LOOKING = "looking"  # every node is asked where it stands
+    GATHERING = "gathering"  # at the next barrier
+    ENDING = "ending"  # of a checkpoint: the last barrier was passed
+    SETTLING = "settling"  # every node goes to the same place
+    OVER = "over"
+
+
+class Coordination(Struct):
+    """One task over nodes, by name. Call `start` once, then `on` with each event, and carry out the orders in turn.
+
+    barriers: those that all must reach · passed: how many of them all have passed
+    target: where every node is to be in the end · failed: it is not where the task was to lead
+    """
+
+    task: Task
+    cut: str
+    places: Places
+    phase: Phase = Phase.LOOKING
+    passed: int = 0
+    target: Place = Place.RUNNING
+    failed: bool = False
+    _touched: bool = False  # a node has failed in another way than by a refusal
+    _orders: Orders = field(default_factory=Orders)
+
+    @classmethod
+    def of(cls, task: Task, cut: str, nodes: Sequence[str]) -> "Coordination":
+        return cls(task, cut, Places.of(nodes))
+
+    @property
+    def barriers(self) -> Sequence[Barrier]:
+        return {Task.CHECKPOINT: BEFORE_SUSPENDED, Task.RESTORE: BEFORE_RUNNING, Task.RECOVER: ()}[self.task]
+
+    def start(self) -> list[Order]:
+        if self.task is Task.CHECKPOINT:
+            self._begin()
+        else:
+            for node in self.places.by_node:
+                self._ask(node)
+            self._orders.wait_for(Wait.ANSWERS)
+        return self._orders.taken()
+
+    def on(self, event: Event) -> list[Order]:
+        """Returns the orders that follow from an event; none once it is over."""
+        if self.phase is Phase.OVER:
+            return []
+        match event:
+            case Late():
+                self._late(event)
+            case Stopped():
+                self._stopped()
+            case _ if event.node not in self.places.by_node:
+                pass
+            case Came():
+                self._came(event)
+            case Done():
+                self._done(event.node)
+            case Failed():
+                self._has_failed(event)
+            case Lost():
+                self._lost(event.node)
+            case Stands():
+                self._stands(event)
+        return self._orders.taken()
+
+    # ---- forth ------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self.phase = Phase.GATHERING
+        for node in self.places.by_node:
+            self.places.move(node, Place.WORKING)
+            self._orders.add(Begin(node))
+        self._orders.wait_for(Wait(self.barriers[0].value))
+
+    def _came(self, event: Came) -> None:
+        node, barrier = event.node, event.barrier
+        if self.places.by_node[node] not in BY_COMMAND or barrier not in self.barriers:
+            return
+        if self.phase is Phase.SETTLING and (self.failed or not self._may_pass(barrier)):
+            self._orders.add(GiveUp(node, self.cut))
+        elif self._may_pass(barrier):  # it has not heard of it
+            self._orders.add(Go(node, barrier))
+        elif barrier is self.barriers[self.passed]:
+            self.places.move(node, Place.HELD)
+            if self.places.all(Place.HELD):
+                self._pass(barrier)
+
+    def _may_pass(self, barrier: Barrier) -> bool:
+        return barrier in self.barriers[: self.passed]
+
+    def _pass(self, barrier: Barrier) -> None:
+        self.passed += 1
+        for node in self.places.by_node:
+            self.places.move(node, Place.WORKING)
+            self._orders.add(Go(node, barrier))
+        if self.passed < len(self.barriers):
+            self._orders.wait_for(Wait(self.barriers[self.passed].value))
+        else:
+            self.phase = Phase.ENDING if self.task is Task.CHECKPOINT else Phase.SETTLING
+            self._orders.wait_for(Wait.END)
+
+    def _done(self, node: str) -> None:
+        place = self.places.by_node[node]
+        if place is Place.RETURNING or (place in BY_COMMAND and self.task is Task.RESTORE):
+            self._settle(node, Place.RUNNING)
+        elif place in BY_COMMAND:
+            self.places.cuts[node] = self.cut
+            self._settle(node, Place.SUSPENDED)
+
+    def _has_failed(self, event: Failed) -> None:
+        node, place = event.node, self.places.by_node[event.node]
+        if place is Place.RETURNING:
+            self._ask(node)
+        elif place in BY_COMMAND and event.left is Left.REFUSED:
+            self._settle(node, Place.AS_BEFORE)
+        elif place in BY_COMMAND and event.left is Left.TAKEN_BACK:
+            self._settle(node, Place.RUNNING if self.task is Task.CHECKPOINT else Place.SUSPENDED)
+        elif place in BY_COMMAND:
+            self._touched = True
+            self._ask(node)
+            self._undo_unless_settling()
+
+    def _lost(self, node: str) -> None:
+        place = self.places.by_node[node]
+        if place is Place.ASKED:
+            self._answered(node, Place.SILENT)
+        elif place in BUSY:
+            self._touched = True
+            self._ask(node)
+            self._undo_unless_settling()
+
+    def _undo_unless_settling(self) -> None:
+        """Gives up while nodes gather. Later one that is asked may have come where it was to be."""
+        if self.phase is Phase.GATHERING:
+            self._undo()
+
+    def _late(self, event: Late) -> None:
+        if event.wait != self._orders.wait:
+            return
+        if self.phase in (Phase.GATHERING, Phase.ENDING):
+            self._touched = self._touched or self.passed > 0
+            self._undo()
+            return
+        for node in self.places.at(*BUSY):
+            self.places.move(node, Place.SILENT)
+        if self.phase is Phase.LOOKING:
+            self._look()
+        else:
+            self._finish()
+
+    def _stopped(self) -> None:
+        """Gives up what can be given up; a way back goes on."""
+        if self.phase is Phase.LOOKING:
+            self._over(Outcome.REFUSED)
+        elif self.phase in (Phase.GATHERING, Phase.ENDING):
+            self._undo()
+
+    # ---- answers ----------------------------------------------------------------------------------------------------
+
+    def _ask(self, node: str) -> None:
+        self.places.move(node, Place.ASKED)
+        self._orders.add(Ask(node))
+
+    def _stands(self, event: Stands) -> None:
+        node = event.node
+        if self.places.by_node[node] not in (Place.ASKED, Place.SILENT):
+            return
+        self.places.cuts[node] = event.cut
+        if event.place is not Place.HELD:
+            self._answered(node, event.place)
+        elif self.phase is Phase.LOOKING and self.task is Task.RESTORE:
+            self._answered(node, Place.HELD)  # by another coordinator: refused
+        else:
+            self._orders.add(GiveUp(node, event.cut))
+            self._ask(node)
+
+    def _answered(self, node: str, place: Place) -> None:
+        if self.phase is Phase.LOOKING:
+            self.places.move(node, place)
+            self._look()
+        else:
+            self._settle(node, place)
+
+    def _look(self) -> None:
+        """Decides once every node has answered, or is silent."""
+        if self.places.count(Place.ASKED):
+            return
+        one_cut = self.places.may_be_one_cut()
+        if self.task is Task.RESTORE and one_cut and self.places.all(Place.SUSPENDED):
+            self._begin()
+        elif self.task is Task.RESTORE:
+            self._over(Outcome.REFUSED)
+        elif one_cut:  # with one that is silent it is not known whether the cut stands
+            self._over(Outcome.UNSETTLED if self.places.count(Place.SILENT) else Outcome.DONE)
+        else:
+            self._settle_all(Place.RUNNING)
+
+    # ---- back -------------------------------------------------------------------------------------------------------
+
+    def _undo(self) -> None:
+        """Gives the cut up on every node."""
+        self.failed = True
+        for node in self.places.at(*BY_COMMAND):
+            self._orders.add(GiveUp(node, self.cut))
+        self._settle_all(Place.RUNNING if self.task is Task.CHECKPOINT else Place.SUSPENDED)
+
+    def _settle_all(self, target: Place) -> None:
+        if self.places.count(Place.RUNNING):
+            target = Place.RUNNING
+        self.phase, self.target = Phase.SETTLING, target
+        self._orders.wait_for(Wait.WAY_BACK)
+        for node in self.places.at(Place.SUSPENDED, Place.AS_BEFORE):
+            self._return_if_due(node)
+        self._finish_if_settled()
+
+    def _settle(self, node: str, place: Place) -> None:
+        """Takes note of a node that has come to rest, and leads it on where it is to be elsewhere."""
+        self.places.move(node, place)
+        if self.phase is Phase.ENDING and place is Place.SUSPENDED and self.places.cuts.get(node) == self.cut:
+            if self.places.all(Place.SUSPENDED):
+                self._over(Outcome.DONE)
+        elif self.phase is not Phase.SETTLING:
+            self._undo()
+        elif place is Place.RUNNING and self.target is Place.SUSPENDED:
+            self._settle_all(Place.RUNNING)
+        else:
+            self._return_if_due(node)
+            self._finish_if_settled()
+
+    def _return_if_due(self, node: str) -> None:
+        """Has a node restore its part where all are to run, unless it was tried too often.
+
+        A node that refused a checkpoint was suspended by another caller, if it is suspended at all.
+        """
+        due = (Place.SUSPENDED,) if self.task is Task.CHECKPOINT else (Place.SUSPENDED, Place.AS_BEFORE)
+        wanted = self.target is Place.RUNNING and self.places.by_node[node] in due
+        if wanted and self.places.tries[node] < TRIES:
+            self.places.tries[node] += 1
+            self.places.move(node, Place.RETURNING)
+            self._orders.add(Restore(node))
+
+    def _finish_if_settled(self) -> None:
+        if not self.places.busy:
+            self._finish()
+
+    def _finish(self) -> None:
+        settled = self.places.all(self.target, Place.GONE, Place.AS_BEFORE)
+        if not settled or (self.task is Task.RESTORE and self.places.count(Place.GONE) and not self.failed):
+            self._over(Outcome.UNSETTLED)
+        elif not self.failed:
+            self._over(Outcome.DONE)
+        elif self.task is Task.RESTORE and self.target is Place.RUNNING:
+            self._over(Outcome.DONE)  # it was given up too late, and is done all the same
+        else:
+            self._over(Outcome.TAKEN_BACK if self._touched or self.passed else Outcome.REFUSED)
+
+    def _over(self, outcome: Outcome) -> None:
+        self.phase = Phase.OVER
+        self._orders.add(Finish(outcome))

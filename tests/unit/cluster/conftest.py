@@ -1,0 +1,6 @@
+"""The helpers of these tests lie beside them, and those of all unit tests above."""
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]

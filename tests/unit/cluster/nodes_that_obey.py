@@ -1,0 +1,193 @@
+"""Nodes that obey a coordinator's orders, in a world in which anything may fail and everything may be late."""
+
+import random
+from dataclasses import dataclass, field
+
+from gcr.api.barriers import Barrier
+from gcr.cluster.coordination import Coordination, Task
+from gcr.cluster.messages import (
+    Ask,
+    Begin,
+    Came,
+    Deadline,
+    Done,
+    Event,
+    Failed,
+    Finish,
+    GiveUp,
+    Go,
+    Late,
+    Left,
+    Lost,
+    Order,
+    Outcome,
+    Place,
+    Restore,
+    Stands,
+)
+
+CUT = "c" * 32
+
+
+@dataclass
+class Node:
+    """One node's daemon and its part of the job: what it is, whatever the coordinator knows.
+
+    at: the barrier at which it waits · unreachable: it does not answer · cannot_restore: each restore of it fails
+    """
+
+    name: str
+    suspended: bool = False
+    cut: str = ""
+    command: Task | None = None
+    passed: int = 0
+    at: Barrier | None = None
+    go: set[Barrier] = field(default_factory=set)
+    given_up: bool = False
+    unreachable: bool = False
+    cannot_restore: bool = False
+
+
+@dataclass
+class World:
+    """Runs a coordination to its end. `chance`: decides all that may happen; `faults`: how much goes wrong, 0 to 1."""
+
+    chance: random.Random
+    coordination: Coordination
+    nodes: dict[str, Node]
+    faults: float
+    inbox: list[Event] = field(default_factory=list)
+    messages: int = 0
+    outcome: Outcome | None = None
+    deadline: int = 0
+
+    @classmethod
+    def of(cls, chance: random.Random, task: Task, nodes: list[Node], faults: float) -> "World":
+        return cls(chance, Coordination.of(task, CUT, [n.name for n in nodes]), {n.name: n for n in nodes}, faults)
+
+    def run(self, most: int = 20_000) -> Outcome:
+        self.obey(self.coordination.start())
+        for _ in range(most):
+            if self.outcome:
+                return self.outcome
+            self.step()
+        raise AssertionError(f"it does not end: {self.coordination}")
+
+    def step(self) -> None:
+        """One thing happens: an event arrives, a node goes on, or fails, or time passes."""
+        busy = [node for node in self.nodes.values() if node.command]
+        kinds = ["arrive"] * (4 * bool(self.inbox)) + ["go on"] * (4 * bool(busy))
+        if self.chance.random() < self.faults * 0.2:
+            kinds += ["break"]
+        if not kinds or self.chance.random() < self.faults * 0.05:
+            self.obey(self.coordination.on(Late(self.deadline)))
+            return
+        match self.chance.choice(kinds):
+            case "arrive":
+                event = self.inbox.pop(self.chance.randrange(len(self.inbox)))
+                if self.chance.random() < 0.1:
+                    self.inbox.append(event)  # told twice
+                self.obey(self.coordination.on(event))
+            case "go on":
+                self.go_on(self.chance.choice(busy))
+            case "break":
+                self.fail(self.chance.choice([*self.nodes.values()]))
+
+    # ---- the nodes -----------------------------------------------------------------------------------------------
+
+    def go_on(self, node: Node) -> None:
+        barriers = self.barriers(node)
+        if node.given_up:
+            self.taken_back(node, Left.TAKEN_BACK)
+        elif node.passed < len(barriers):
+            barrier = barriers[node.passed]
+            if barrier in node.go:
+                node.passed += 1
+                node.at = None
+            elif node.at is not barrier or self.chance.random() < 0.02:  # it tells again, in case it was not heard
+                node.at = barrier
+                self.tell(node, Came(node.name, barrier))
+        elif node.cannot_restore and node.command is not Task.CHECKPOINT:
+            self.taken_back(node)
+        else:
+            node.suspended = node.command is Task.CHECKPOINT
+            node.cut = CUT if node.suspended else ""
+            node.command = None
+            self.tell(node, Done(node.name))
+
+    def barriers(self, node: Node) -> tuple[Barrier, ...]:
+        if node.command is Task.CHECKPOINT:
+            return (Barrier.ADMITTED, Barrier.STILL)
+        return (Barrier.READY,) if node.command is Task.RESTORE else ()
+
+    def taken_back(self, node: Node, left: Left = Left.UNKNOWN) -> None:
+        node.command = None
+        self.tell(node, Failed(node.name, left))
+
+    def fail(self, node: Node) -> None:
+        """A command fails, a daemon dies and has a successor, or a node is not heard of any more."""
+        kind = self.chance.choice(["command", "daemon", "silence"])
+        if kind == "command" and node.command:
+            self.taken_back(node)
+        elif kind == "daemon":  # what was decided stands
+            if node.command:
+                node.command = None
+                self.tell(node, Lost(node.name))
+        elif kind == "silence" and self.chance.random() < 0.3:
+            if node.command:
+                node.command = None
+                self.inbox.append(Lost(node.name))
+            node.unreachable = True
+
+    def tell(self, node: Node, event: Event) -> None:
+        if not node.unreachable:
+            self.inbox.append(event)
+            self.messages += 1
+
+    # ---- orders --------------------------------------------------------------------------------------------------
+
+    def obey(self, orders: list[Order]) -> None:
+        for order in orders:
+            match order:
+                case Finish():
+                    self.outcome = order.outcome
+                case Deadline():
+                    self.deadline = order.number
+                case _:
+                    self.messages += 1
+                    self.on_node(self.nodes[order.node], order)
+
+    def on_node(self, node: Node, order: Order) -> None:
+        if node.unreachable:
+            if isinstance(order, Begin | Restore | Ask):
+                self.inbox.append(Lost(node.name))
+            return
+        match order:
+            case Begin():
+                self.begin(node, self.coordination.task)
+            case Restore():
+                self.begin(node, Task.RECOVER)
+            case Go():
+                node.go.add(order.barrier)
+            case GiveUp():
+                node.given_up = node.command in (Task.CHECKPOINT, Task.RESTORE)
+            case Ask():
+                self.answer(node)
+
+    def begin(self, node: Node, task: Task) -> None:
+        suspends = task is Task.CHECKPOINT
+        if node.suspended is suspends or node.command or self.chance.random() < self.faults * 0.05:
+            self.tell(node, Failed(node.name, Left.REFUSED))
+            return
+        node.command, node.passed, node.at, node.given_up = task, 0, None, False
+
+    def answer(self, node: Node) -> None:
+        """Only once it is at rest, or held at a barrier."""
+        if node.command and node.at is None:
+            node.command = None  # its caller is gone: it is taken back
+        if node.command:
+            self.tell(node, Stands(node.name, Place.HELD, CUT))
+        elif node.suspended:
+            self.tell(node, Stands(node.name, Place.SUSPENDED, node.cut))
+        else:
+            self.tell(node, Stands(node.name, Place.RUNNING))
