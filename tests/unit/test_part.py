@@ -1,0 +1,123 @@
+"""A part of a cut: it waits at barriers for the coordinator's word, and gives up where that does not come."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from gcr.api.barriers import Barrier
+from gcr.cuterrors import CutGivenUp
+from gcr.engine.node import Course
+from gcr.engine.part import Part
+from gcr.errors import DeadlinePassed, Interrupted
+
+SECOND = 1.0
+
+
+class Waiting:
+    """A part that waits at a barrier on a thread of its own. `told`: the events that its caller has heard."""
+
+    def __init__(self, part: Part, timeout: float = 30.0) -> None:
+        self.told: list[str | None] = []
+        self.course = Course("checkpoint", 1, timeout, lambda event: self.told.append(event.barrier), part=part)
+        self._pool = ThreadPoolExecutor(1)
+
+    def at(self, barrier: Barrier) -> "Future[None]":
+        before = len(self.told)
+        waits = self._pool.submit(self.course.hold, barrier)
+        until(lambda: len(self.told) > before or waits.done())
+        return waits
+
+
+def until(probe: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not probe():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_it_tells_that_it_waits_and_passes_once_it_is_told_go():
+    part = Part("c", SECOND)
+    waiting = Waiting(part)
+    waits = waiting.at(Barrier.ADMITTED)
+    assert (part.at, waiting.told) == (Barrier.ADMITTED, ["admitted"])
+    part.go(Barrier.STILL)  # another one
+    time.sleep(0.1)
+    assert not waits.done()
+    part.go(Barrier.ADMITTED)
+    waits.result(1)
+    assert part.at is None
+    assert "went_admitted" in waiting.course.marks
+
+
+def test_it_passes_a_barrier_that_it_was_told_of_before():
+    part = Part("c", SECOND)
+    part.go(Barrier.STILL)
+    Waiting(part).at(Barrier.STILL).result(1)
+
+
+def test_it_tells_again_that_it_waits():
+    part = Part("c", 10 * SECOND)
+    waiting = Waiting(part)
+    waits = waiting.at(Barrier.ADMITTED)
+    until(lambda: waiting.told == ["admitted"] * 2)
+    part.give_up()
+    with pytest.raises(CutGivenUp):
+        waits.result(1)
+
+
+def test_at_the_standstill_it_gives_up_by_itself_and_elsewhere_it_waits():
+    with pytest.raises(CutGivenUp, match=r"not heard of within 0\.05 s"):
+        Waiting(Part("c", 0.05)).at(Barrier.STILL).result(2)
+    part = Part("c", 0.05)
+    waits = Waiting(part).at(Barrier.ADMITTED)
+    time.sleep(0.2)
+    assert not waits.done()
+    part.go(Barrier.ADMITTED)
+    waits.result(1)
+
+
+def test_its_command_is_bounded_all_the_same():
+    with pytest.raises(DeadlinePassed):
+        Waiting(Part("c", SECOND), timeout=0.1).at(Barrier.ADMITTED).result(2)
+
+
+def test_a_caller_that_leaves_gives_it_up():
+    waiting = Waiting(Part("c", SECOND))
+    waits = waiting.at(Barrier.ADMITTED)
+    waiting.course.cancelled.set()
+    with pytest.raises(Interrupted):
+        waits.result(1)
+
+
+def test_a_part_that_was_given_up_begins_no_further_phase():
+    part = Part("c", SECOND)
+    waiting = Waiting(part)
+    part.give_up()
+    with pytest.raises(CutGivenUp):
+        waiting.course.left(1.0)
+    with pytest.raises(CutGivenUp):
+        waiting.at(Barrier.READY).result(1)
+
+
+def test_a_second_attempt_after_the_standstill_would_be_another_cut():
+    part = Part("c", SECOND)
+    waiting = Waiting(part)
+    for barrier in (Barrier.ADMITTED, Barrier.STILL):
+        part.go(barrier)
+        waiting.at(barrier).result(1)
+    with pytest.raises(CutGivenUp, match="ended after the job stood still"):
+        waiting.at(Barrier.ADMITTED).result(1)
+
+
+def test_a_second_attempt_before_it_passes_what_it_may_pass_already():
+    part = Part("c", SECOND)
+    part.go(Barrier.ADMITTED)
+    waiting = Waiting(part)
+    for _ in range(2):
+        waiting.at(Barrier.ADMITTED).result(1)
+
+
+def test_without_a_cut_no_barrier_is_waited_at():
+    Course("checkpoint", 1, 30.0).hold(Barrier.STILL)
