@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gcr.cli.main import command_name, main
 from gcr.cluster import plugins
 from gcr.cluster.plugins import NodeFacts, Word, cluster, refuse_different
 from gcr.clustererrors import NodesDiffer
@@ -64,3 +65,10 @@ def test_without_a_plug_in_or_with_several_the_message_says_so(installed: list[E
     installed += [EntryPoint(name, "builtins:str", plugins.GROUP) for name in ("ray", "other")]
     with pytest.raises(UsageError, match="ray, other"):
         cluster()
+
+
+def test_the_flag_is_another_way_to_say_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cluster", "status", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: gcr cluster status")
+    assert command_name(["--json", "--cluster", "run", "--name", "llm"]) == "cluster run"
+    assert command_name(["run", "--", "program", "--cluster"]) == "run"

@@ -74,6 +74,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Names the command that was meant. click looks only at commands that are loaded already."""
+        if ctx.params.get("cluster"):
+            args = ["cluster", *args]
         if args and args[0] not in SUBCOMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0]!r}{meant(args[0], SUBCOMMANDS)}")
         return super().resolve_command(ctx, args)
@@ -86,8 +88,9 @@ class LazyGroup(click.Group):
     epilog=examples("gcr run --name llm -- python serve.py", "gcr checkpoint llm", "gcr restore llm"),
 )
 @click.version_option(__version__, prog_name="gcr")
+@click.option("--cluster", is_flag=True, help="Over the nodes of a cluster: gcr --cluster run is gcr cluster run.")
 @common_options
-def gcr() -> None:
+def gcr(cluster: bool) -> None:
     """Checkpoint and restore programs that use a GPU, without changing them."""
 
 
@@ -167,7 +170,8 @@ def _internal(error: Exception) -> GcrError:
 
 def command_name(given: Sequence[str]) -> str:
     """`checkpoint`, `daemon status`: what the words of a command line ask for, even one that does not parse."""
-    words = [word for word in given if not word.startswith("-")]
+    words = [word for word in given if not word.startswith("-") or word == "--cluster"]
+    words = [word.lstrip("-") for word in words]
     for index, word in enumerate(words):
         if word in _GROUPS and index + 1 < len(words):
             return f"{word} {words[index + 1]}"

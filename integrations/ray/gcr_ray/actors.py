@@ -54,7 +54,9 @@ def connect(address: str | None) -> None:
     except (ConnectionError, RayError, RuntimeError, ValueError, OSError) as error:
         said = str(error).strip().splitlines()
         where = f"at {address}" if address else "at hand"
-        raise NoCluster(f"no Ray cluster {where}: {said[0] if said else error!r}", hint="ray status") from error
+        raise NoCluster(
+            f"no Ray cluster {where}: {said[0].strip(chr(39)) if said else error!r}", hint="ray status"
+        ) from error
 
 
 def _refuse_silent(address: str) -> None:
@@ -154,5 +156,9 @@ def words_of(
 
 
 def unreachable(node: RayNode, error: Exception) -> NodeUnreachable:
+    return NodeUnreachable(f"node {node.name} does not answer: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
     said = str(error).strip().splitlines()
-    return NodeUnreachable(f"node {node.name} does not answer: {said[0] if said else type(error).__name__}")
+    return said[0].strip("'\"") if said else type(error).__name__
