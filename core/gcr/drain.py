@@ -83,6 +83,25 @@ class Transfer(Protocol):
         ...
 
 
+class Lane(Protocol):
+    """Copies to the device from a few slots of pinned host memory. One thread makes all its calls.
+
+    A refill has tens of thousands of copies, and 40 µs for each: a call must cost a few µs.
+    """
+
+    def write(self, slot: int, device: int, host: int, size: int) -> None:
+        """Starts a copy of `size` bytes from a slot that has none in flight. `slot`: its number, from 0."""
+        ...
+
+    def land(self, slot: int) -> None:
+        """Waits for the copy from a slot, if there is one. Gives up the GIL meanwhile. Raises DriverError."""
+        ...
+
+    def close(self) -> None:
+        """Gives the lane back; waits for its copies first. Raises what leaves one in flight: its slots may be read."""
+        ...
+
+
 class DataDrain(Protocol):
     def adopt(self, handles: Sequence[Handed]) -> DeviceRange:
         """Imports and maps side by side. Takes the descriptors: each is closed, on failure too.
@@ -179,6 +198,15 @@ class Paces(Protocol):
 
         The transfer need go on only while some thread is in its `wait`, or asks it for what is `done`.
         """
+        ...
+
+
+@runtime_checkable
+class HasLanes(Protocol):
+    """A DataDrain that can copy small pieces at little cost. Without this each piece is a transfer."""
+
+    def lane(self, slots: int) -> Lane | None:
+        """Returns a lane for the calling thread, and for so many slots; None where the driver lacks what it needs."""
         ...
 
 

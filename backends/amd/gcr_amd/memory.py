@@ -129,7 +129,7 @@ class HipDevice:
 
 
 class HipStream:
-    """Implements gcr.vmm.CopyStream: a non-blocking stream of the current device."""
+    """Implements gcr.vmm.WaitsForEvents: a non-blocking stream of the current device."""
 
     def __init__(self) -> None:
         self._stream = hip.hipStreamCreateWithFlags(_NON_BLOCKING)
@@ -147,6 +147,12 @@ class HipStream:
         event = hip.hipEventCreateWithFlags(0 if timed else _DISABLE_TIMING)
         hip.hipEventRecord(event, self._stream)
         return event
+
+    def mark_again(self, event: Any) -> None:
+        hip.hipEventRecord(event, self._stream)
+
+    def wait_for(self, event: Any) -> None:
+        hip.hipEventSynchronize(event)
 
     def passed(self, event: Any) -> bool:
         return hip.ready("hipEventQuery", event, not_yet=NOT_READY)

@@ -113,7 +113,7 @@ class CudaDevice:
 
 
 class CudaStream:
-    """Implements gcr.vmm.CopyStream: a non-blocking stream of the current context."""
+    """Implements gcr.vmm.WaitsForEvents: a non-blocking stream of the current context."""
 
     def __init__(self) -> None:
         self._stream = cuda.cuStreamCreate(enum("CUstream_flags", "CU_STREAM_NON_BLOCKING").value)
@@ -131,6 +131,12 @@ class CudaStream:
         event = cuda.cuEventCreate(0 if timed else enum("CUevent_flags", "CU_EVENT_DISABLE_TIMING").value)
         cuda.cuEventRecord(event, self._stream)
         return event
+
+    def mark_again(self, event: Any) -> None:
+        cuda.cuEventRecord(event, self._stream)
+
+    def wait_for(self, event: Any) -> None:
+        cuda.cuEventSynchronize(event)
 
     def passed(self, event: Any) -> bool:
         return cuda.ready("cuEventQuery", event, not_yet=NOT_READY)

@@ -160,9 +160,14 @@ class CopyContract(ContractBase):
         owner.call("release", where)
         assert eventually(lambda: owner.call("memory").used < before + NEAR)
 
-    def test_what_was_written_is_read_back(self, owner: Peer) -> None:
+    @pytest.mark.parametrize("piece", [0, MIB, 3 * MIB // 2 + 1])
+    def test_what_was_written_is_read_back(self, owner: Peer, piece: int) -> None:
+        """piece: bytes of each copy, from two slots by turns; 0: one copy of each handle"""
         handles, where = self._made(owner)
         assert owner.call("digests", where, sizes(handles)) == expected(handles, 7)
+        if piece:
+            owner.call("fill_by_pieces", where, sizes(handles), 8, piece)
+            assert owner.call("digests", where, sizes(handles)) == expected(handles, 8)
 
     @pytest.mark.parametrize("paced", [3, 1000])
     def test_copies_that_let_others_in_between_bring_every_byte(self, owner: Peer, paced: int) -> None:

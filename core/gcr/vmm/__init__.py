@@ -10,6 +10,7 @@ from gcr.vmm.driver import (
     Physical,
     RunsHashKernel,
     VmmDriver,
+    WaitsForEvents,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "RunsHashKernel",
     "VmmDrain",
     "VmmDriver",
+    "WaitsForEvents",
 ]

@@ -18,6 +18,7 @@ from gcr.hashing import CHUNK_BYTES, ChunkHashes, HashKey
 from gcr.hashing.chunks import check_chunk_bytes
 from gcr.vmm.driver import DeviceFull, Physical, VmmDriver
 from gcr.vmm.hashing import Asked, Hasher
+from gcr.vmm.lanes import StreamLane
 from gcr.vmm.ranges import OwnedRange, map_side_by_side, quietly
 from gcr.vmm.reads import Reads
 from gcr.vmm.transfer import Copy, Paced, Part, StreamTransfer, device_to_host, host_to_device, never, within_device
@@ -134,6 +135,10 @@ class VmmDrain:
 
     def move(self, moves: Sequence[Move]) -> StreamTransfer:
         return self._start(((each.target, each.source, each.size) for each in moves), within_device)
+
+    def lane(self, slots: int) -> StreamLane | None:
+        self._enter()
+        return self._reads.lane(slots)
 
     def _start(self, parts: Iterable[Part], copy: Copy, paced: Paced = never) -> StreamTransfer:
         self._enter()

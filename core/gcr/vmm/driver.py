@@ -52,6 +52,19 @@ class CopyStream(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class WaitsForEvents(CopyStream, Protocol):
+    """A CopyStream whose events serve again. Without it a refill through slots makes a transfer of each piece."""
+
+    def mark_again(self, event: Event) -> None:
+        """Records an event of this stream anew, which is not timed: it passes when everything before it has."""
+        ...
+
+    def wait_for(self, event: Event) -> None:
+        """Returns a few µs after the event has passed. Gives up the GIL meanwhile."""
+        ...
+
+
 class VmmDriver(Protocol):
     granularity: int
     """Bytes that every physical allocation is a multiple of."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from gcr.errors import DeadlinePassed
 from gcr.vmm.driver import VmmDriver
+from gcr.vmm.lanes import StreamLane, open_lane
 from gcr.vmm.streams import Streams
 from gcr.vmm.transfer import Copy, Paced, Part, StreamTransfer, never
 
@@ -22,16 +23,26 @@ class Reads:
         self._driver = driver
         self._check_idle = check_idle
         self._streams = Streams(driver)
-        self._transfers: list[StreamTransfer] = []
+        self._transfers: list[StreamTransfer | StreamLane] = []
         self._lock = threading.Lock()  # guards the transfers; never held across a driver call
         self._reading = threading.Lock()  # held while memory is hashed or unmapped: never both
 
     def start(self, parts: Iterable[Part], copy: Copy, paced: Paced = never) -> StreamTransfer:
         transfer = StreamTransfer(self._driver, parts, copy, paced, self._streams)
+        self._keep(transfer)
+        return transfer
+
+    def lane(self, slots: int) -> StreamLane | None:
+        """Returns a lane; None where the driver's streams cannot wait for an event."""
+        lane = open_lane(self._driver, self._streams, slots)
+        if lane:
+            self._keep(lane)
+        return lane
+
+    def _keep(self, begun: StreamTransfer | StreamLane) -> None:
         with self._lock:
             self._transfers = [each for each in self._transfers if each.running]
-            self._transfers.append(transfer)
-        return transfer
+            self._transfers.append(begun)
 
     @contextmanager
     def hashing(self, timeout: float) -> Iterator[None]:

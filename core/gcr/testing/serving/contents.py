@@ -4,11 +4,12 @@ import ctypes
 import hashlib
 import mmap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import cycle
 
-from gcr.drain import DataDrain, DeviceRange, Move, Span, Transfer
+from gcr.drain import DataDrain, DeviceRange, Lane, Move, Span, Transfer
 from gcr.errors import GcrError
 from gcr.hashing import ChunkHashes, HashKey
 from gcr.testing.pattern import pattern
@@ -38,6 +39,26 @@ class Contents:
             transfer = self._copy("write", spans, paced)
             assert transfer.wait(COPY_SECONDS) >= 0.0
             assert transfer.done() == sum(sizes.values())
+
+    def fill_by_pieces(self, where: DeviceRange, sizes: Mapping[int, int], seed: int, piece: int) -> None:
+        """Writes the pattern of each handle from two slots of `piece` bytes, through a lane where the drain has one."""
+        made: Callable[[int], Lane | None] = getattr(
+            self._drain, "lane", lambda _: None
+        )  # optional: gcr.drain.HasLanes
+        lane = made(2)
+        if lane is None:
+            self.fill(where, sizes, seed)
+            return
+        with self._pinned(2 * piece) as (address, memory):
+            slots = cycle(range(2))
+            for id, size in sizes.items():
+                data, at = pattern(seed, id, size), where.address + where.offsets[id]
+                for begin in range(0, size, piece):
+                    slot, part = next(slots), data[begin : begin + piece]
+                    lane.land(slot)
+                    memory[slot * piece : slot * piece + len(part)] = part
+                    lane.write(slot, at + begin, address + slot * piece, len(part))
+            lane.close()
 
     def _copy(self, name: str, spans: Sequence[Span], paced: int) -> Transfer:
         """Starts a `read` or a `write`."""
