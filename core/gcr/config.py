@@ -66,7 +66,7 @@ class Config:
     refill_threads: int = _setting(
         0,
         "threads of a worker that copy host memory to the device through pinned slots, where it is not pinned itself; "
-        "0: half of the cores, 8 at most",
+        "0: three quarters of the cores, 12 at most",
         0,
         64,
     )

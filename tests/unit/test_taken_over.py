@@ -72,26 +72,23 @@ class Made(Device):
         return SimpleNamespace(wait=lambda _timeout: 0.0, done=lambda: sum(span.size for span in spans))
 
 
-class Paced(Made):
-    """One that can let other copies in between. `flying`: copies at once while it was asked to, at most."""
+class Slow(Made):
+    """One whose copies take 5 ms. `flying`: copies in flight. `most`: of these at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.flying, self.most = 0, 0
 
-    def write_paced(self, spans: Sequence[Span], paced: Callable[[], bool]) -> Any:
-        assert paced()
+    def write(self, spans: Sequence[Span]) -> Any:
         self.flying += 1
         self.most = max(self.most, self.flying)
-        self.write(spans)
+        super().write(spans)
         return SimpleNamespace(wait=self.landed, done=lambda: 0)
 
     def landed(self, _timeout: float) -> float:
         time.sleep(0.005)
-        self.flying -= self.flying > 0
+        self.flying -= 1
         return 0.0
-
-    read_paced = Device.read
 
 
 class Taken:
@@ -188,11 +185,13 @@ def test_where_the_host_has_no_memory_for_slots_the_segments_are_pinned(monkeypa
         assert made.arena.unpinned(made.copy.segments) == frozenset()
 
 
-def test_while_the_driver_is_at_work_one_piece_of_all_threads_is_in_flight() -> None:
-    with taken_over(Paced()) as made:
-        made.refill(paced=lambda size: size == TOTAL)
-        assert made.is_back()
-        assert cast("Paced", made.device).most == 1
+def test_while_the_driver_is_at_work_few_copies_of_all_threads_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounce, "PACED_BYTES", SLOT)
+    for at_work in (True, False):
+        with taken_over(Slow()) as made:
+            made.refill(paced=lambda size, at_work=at_work: at_work and size == TOTAL)
+            assert made.is_back()
+            assert (cast("Slow", made.device).most == 1) is at_work
 
 
 def test_a_deadline_ends_it_between_pieces_and_a_later_refill_has_every_byte() -> None:

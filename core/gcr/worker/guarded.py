@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, TypeGuard, cast
 
-from gcr.drain import CopiesWithin, DataDrain, Paces, PreparesHash, Span, Transfer
+from gcr.drain import CopiesWithin, DataDrain, HasLanes, Paces, PreparesHash, Span, Transfer
 from gcr.plugins import asked
 
 
@@ -45,6 +45,10 @@ def prepares_hash(drain: DataDrain) -> TypeGuard[PreparesHash]:
 
 def paces(drain: DataDrain) -> TypeGuard[Paces]:
     return isinstance(_behind_guard(drain), Paces)
+
+
+def has_lanes(drain: DataDrain) -> TypeGuard[HasLanes]:
+    return isinstance(_behind_guard(drain), HasLanes)
 
 
 def read_beside(drain: DataDrain, spans: Sequence[Span]) -> Transfer:

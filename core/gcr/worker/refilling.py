@@ -6,7 +6,6 @@ A copy that this worker made is pinned. A copy that it took over from another wo
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import Lock
 
 from msgspec import Struct, field
 
@@ -15,7 +14,7 @@ from gcr.errors import DeadlinePassed, RolledBack
 from gcr.memory.layout import Segment, spans_by_segment
 from gcr.protocol.operations.operation import Progress
 from gcr.protocol.operations.worker import Moved
-from gcr.worker.bounce import LONGEST_COPY_S, Bounced, Queue, Slots, Turn, Write, pieces_of
+from gcr.worker.bounce import Bounced, Queue, Slots, Turn, open_lane
 from gcr.worker.guarded import paces
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.telling import Telling, wait_all, wait_for
@@ -72,9 +71,8 @@ class Refill(Struct):
             self.copy.keep_promised()
             self.pinned(plan)
             return
-        pieces = (piece for segment, spans in plan for piece in pieces_of(segment, spans))
         try:
-            self._start(partial(self._bounced, Queue(pieces, self._given_up), turn))
+            self._start(partial(self._bounced, Queue.of(plan, self._given_up), turn))
         except BaseException:
             turn.end()
             raise
@@ -91,7 +89,7 @@ class Refill(Struct):
             self.through.check()
 
     def _bounced(self, queue: Queue, turn: Turn) -> Transfer:
-        self.through = Bounced(queue, turn, _by_piece(self.drain, self.paced))
+        self.through = Bounced(queue, turn, partial(open_lane, self.drain), self.paced)
         return self.through
 
     def _given_up(self) -> bool:
@@ -120,21 +118,6 @@ class Refill(Struct):
 def write(drain: DataDrain, spans: Sequence[Span], paced: Callable[[], bool]) -> Transfer:
     """Starts a copy to the device. `paced`: whether the driver's copies are let in between."""
     return drain.write_paced(spans, paced) if paces(drain) else drain.write(spans)
-
-
-def _by_piece(drain: DataDrain, paced: Callable[[], bool]) -> Write:
-    """Returns a `write` for several threads: while it is paced, one piece of all is in flight."""
-    alone = Lock()
-
-    def begin(spans: Sequence[Span]) -> Transfer:
-        if not paces(drain) or not paced():
-            return drain.write(spans)
-        with alone:
-            transfer = drain.write_paced(spans, paced)
-            transfer.wait(LONGEST_COPY_S)
-        return transfer
-
-    return begin
 
 
 def plan_by_segment(copy: HostCopy, ids: Sequence[int]) -> Plan:
