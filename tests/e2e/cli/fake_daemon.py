@@ -96,6 +96,7 @@ JOBS: list[dict[str, Any]] = [
         ],
         "arena": None,
         "changing": False,
+        "cut": None,
     }
 ]
 
