@@ -344,3 +344,29 @@ def test_ranks_that_run_are_cut_at_random_instants_and_every_word_is_right(tmp_p
 def steps_of(nodes: Nodes) -> list[int]:
     """Returns the step of every rank; each has read in all of them what it wrote."""
     return [int(word) for part in nodes.parts for word in part.ask().split()]
+
+
+@pytest.mark.parametrize("rounds", [slowly(60)])
+def test_whatever_is_killed_at_any_instant_leaves_no_mix(tmp_path: Path, rounds: int):
+    """In turns a cut and the way back; a coordinator, a worker, a helper or a daemon is killed meanwhile."""
+    nodes, chance = Nodes.below(tmp_path, NUMBER), random.Random(rounds)
+    try:
+        nodes.begin(STEADY, str(RANKS))
+        for number in range(rounds):
+            suspended = nodes.states()[0] == "suspended"
+            machine = chance.choice(nodes.machines)
+            command = machine.begin("cluster", "restore" if suspended else "checkpoint", JOB, *nodes.options())
+            time.sleep(chance.uniform(0.05, 0.5))
+            victims = ["gcr.worker", "gcr.control_helper", "coordinator", *(["gcr.daemon"] if number % 5 == 0 else [])]
+            victim = chance.choice(victims)
+            kill(*([command.pid] if victim == "coordinator" else machine.children(victim)[:1]))
+            command.wait(60)
+            nodes.states()
+            settled = nodes.recover()
+            assert settled.error is None, (number, victim, settled)
+            assert len({*nodes.states()}) == 1, (number, victim)
+            now = steps_of(nodes)
+            if nodes.states()[0] == "running":
+                until(lambda then=now: all(a > b for a, b in zip(steps_of(nodes), then, strict=True)), 30, "all run")
+    finally:
+        nodes.close()
