@@ -8,6 +8,7 @@ import pytest
 
 from gcr.daemon.active import Active
 from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.turn import Turn
 from gcr.engine.node import World
 from gcr.errors import WrongState
 from gcr.job.process import Process
@@ -162,3 +163,16 @@ def test_commands_wait_for_a_turn_that_is_waited_for(jobs, job):
         assert waiting.result(timeout=10)
         with pytest.raises(WrongState, match=REFUSED), jobs.changing(job, "checkpoint"):
             pytest.fail("there are two")
+
+
+def test_a_recovery_that_is_due_is_told_of_as_one_that_has_the_turn():
+    """Until it is over the job may be said to run although a gate is closed."""
+    turn = Turn()
+    assert not turn.is_awaited
+    turn.settled.clear()
+    assert (turn.changing, turn.is_awaited) == (False, True)
+    turn.settled.set()
+    assert turn.take()
+    assert turn.is_awaited
+    turn.give_back()
+    assert not turn.is_awaited

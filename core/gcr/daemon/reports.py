@@ -229,7 +229,7 @@ def of_job(
         only_in=_only_in(job),
         processes=tuple(row for process in job.living for row in _infos(process, job, labels, shared, resident)),
         arena=arena,
-        changing=job.turn.changing,
+        changing=job.turn.is_awaited,
         cut=cut,
     )
 

@@ -38,6 +38,11 @@ class Turn(Struct):
         return self._changing
 
     @property
+    def is_awaited(self) -> bool:
+        """Tells whether a command would wait or be refused: another one, or a recovery, has the turn or is due."""
+        return self._changing or not self.settled.is_set()
+
+    @property
     def busy(self) -> bool:
         """Tells whether a command or a recovery is under way, even if it only reads its copies."""
         return self._changing or self._reading > 0 or bool(self._copying) or self._draining > 0
