@@ -278,6 +278,8 @@ class Connection:
         body = request.json()
         cancel = threading.Event()
         self._commands.cancels.add(cancel)
+        if self.channel.closed.is_set():  # the caller left before this thread began, and is not heard leaving again
+            cancel.set()
         entry = Entry(str(body.get("op")), body, asked_by(self.channel.peer))
         fds: list[int] = []  # that go with the answer
         try:
