@@ -67,6 +67,18 @@ def test_it_tells_again_that_it_waits():
         waits.result(1)
 
 
+def test_it_tells_less_often_later_but_never_stops(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gcr.engine.part.TELL_AGAIN_S", 0.1)
+    monkeypatch.setattr("gcr.engine.part.MOST_PAUSE_S", 0.2)
+    part = Part("c", 10 * SECOND)
+    waiting = Waiting(part)
+    waits = waiting.at(Barrier.ADMITTED)
+    time.sleep(1.2)  # with pauses of 0.1, and then of 0.2 s; each is up to LOOK_S longer
+    assert 5 <= len(waiting.told) <= 8
+    part.go(Barrier.ADMITTED)
+    waits.result(1)
+
+
 def test_at_the_standstill_it_gives_up_by_itself_and_elsewhere_it_waits():
     with pytest.raises(CutGivenUp, match=r"not heard of within 0\.05 s"):
         Waiting(Part("c", 0.05)).at(Barrier.STILL).result(2)

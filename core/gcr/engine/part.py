@@ -15,6 +15,7 @@ from gcr.cuterrors import CutGivenUp
 
 LOOK_S = 0.05  # between two looks at a caller that may have left
 TELL_AGAIN_S = 1.0  # a report of progress may be lost
+MOST_PAUSE_S = 8.0  # each pause is twice as long as the one before, up to this: very many parts may wait
 
 
 class Part(Struct):
@@ -57,15 +58,16 @@ class Part(Struct):
         self._arrive(barrier)
         try:
             began = told = time.monotonic()
+            pause = TELL_AGAIN_S
             tell()
             while not self._may_pass(barrier, left(LOOK_S)):
                 now = time.monotonic()
                 if barrier is Barrier.STILL and now - began >= self.still_s:
                     text = f"the other nodes of the cut were not heard of within {self.still_s:g} s"
                     raise CutGivenUp(text, hint="a larger cut_s")
-                if now - told >= TELL_AGAIN_S:
+                if now - told >= pause:
                     tell()
-                    told = now
+                    told, pause = now, min(2 * pause, MOST_PAUSE_S)
             self.check()
         finally:
             self.at = None
