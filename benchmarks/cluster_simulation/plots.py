@@ -128,13 +128,13 @@ _NAMES = {
 def _time(found: dict[str, Any]) -> Plot:
     series = ("growth, 5us", "growth, 100us", "growth, 1ms", "relays, 100us", "relays, 1ms")
     lines = [_of(found, name, "time_s", _NAMES[name], name.startswith("relays")) for name in series]
-    return Plot("Simulated: seconds to a cut (hollow: given up)", "nodes", _SIZES, 30.0, 6, lines)
+    return Plot("Simulated: seconds to a cut (hollow: given up; at the top: more)", "nodes", _SIZES, 12.0, 6, lines)
 
 
 def _messages(found: dict[str, Any]) -> Plot:
     series = ("growth, 5us", "growth, 100us", "growth, 1ms", "each second, 100us", "each second, 1ms")
     lines = [_of(found, name, "messages_a_node", _NAMES[name], name.startswith("each")) for name in series]
-    return Plot("Simulated: messages a node (hollow: given up)", "nodes", _SIZES, 30.0, 6, lines)
+    return Plot("Simulated: messages a node (hollow: given up; at the top: more)", "nodes", _SIZES, 24.0, 6, lines)
 
 
 def _stragglers(found: dict[str, Any]) -> Plot:

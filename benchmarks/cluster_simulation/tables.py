@@ -45,7 +45,7 @@ def _growth(rows: Rows) -> str:
 _WAYS = {
     "as gcr is: pauses double": "growth",
     "each second": "each second",
-    "as gcr is, √N relays": "relays",
+    "pauses double, √N relays": "relays",
 }
 
 

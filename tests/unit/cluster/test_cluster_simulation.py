@@ -1,5 +1,6 @@
 """The simulation of cuts over many nodes (benchmarks/cluster_simulation)."""
 
+import json
 import sys
 from pathlib import Path
 from random import Random
@@ -9,20 +10,24 @@ from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
+from cluster_simulation import plots
 from cluster_simulation.assumptions import Assumptions, Cost, Faults, Limits, Link, Part, Spread
 from cluster_simulation.clock import Clock
 from cluster_simulation.cost import carried, decided
 from cluster_simulation.node import Node, State
 from cluster_simulation.relays import groups
+from cluster_simulation.tables import tables
 from cluster_simulation.ways import Tally, Way
 from cluster_simulation.world import Found, is_whole, simulated
 
 from gcr.api.barriers import Barrier
 from gcr.cluster.messages import Begin, Failed, Go, Left, Outcome
 
+ROOT = Path(__file__).resolve().parents[3]
 FAULTS = Faults(straggler_share=0.05, deaths=20.0)
 EVEN = Part(Spread(0.5), Spread(0.02), Spread(0.7), Spread(0.6))
 NEAR = Link(Spread(0.001), thin_share=0.0)
+RESULTS = ROOT / "benchmarks" / "results" / "2026-11-28-cluster-simulation.json"
 
 
 def even(nodes: int, **what: object) -> Assumptions:
@@ -147,3 +152,13 @@ def test_dead_nodes_do_not_make_a_mix():
 
 def _ended(states: dict[str, int]) -> Found:
     return replace(simulated(even(1), 0), states=states)
+
+
+def test_the_plots_and_tables_of_the_page_are_those_of_the_results():
+    found = json.loads(RESULTS.read_text())
+    assert found["simulated"] is True
+    for name, drawn in plots.drawn(found).items():
+        assert (ROOT / "docs" / "pictures" / name).read_text() == drawn, name
+    page = (ROOT / "docs" / "cluster-scale.md").read_text()
+    for name, table in tables(found).items():
+        assert table in page, name
