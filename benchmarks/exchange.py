@@ -5,7 +5,8 @@
 Each node has a store, an exchange and a pull, which are processes of this machine. A token bucket in each bounds what a
 node sends and what it receives, and so stands for the node's link. The bound is the image's bytes by the rate: no node
 can have the image earlier. `copies`: bytes of packs that the source sent, by those of the image. Connections use TLS,
-with a certificate made for the run, unless `--plain`. All processes share the cores: `cpu_s` is what they took.
+with a certificate made for the run, unless `--plain`. All processes share the cores: `cpu_s` is what they took. Where
+cores are too slow for the links, a lower rate with smaller pieces (`--piece-kib`) has as many pieces as a larger image.
 """
 
 import argparse
@@ -48,9 +49,8 @@ class Bucket:
 
 def offer(store: Path, rate: float, files: Sequence[str]) -> None:
     """An exchange alone in this process. Prints its port; at the end of its input, what it sent and took."""
-    import uvloop
-
     from gcr.image.exchange.address import server_tls
+    from gcr.image.exchange.loop import new_loop
     from gcr.image.exchange.server import Exchange, Listening
     from gcr.listening import listening
 
@@ -70,14 +70,14 @@ def offer(store: Path, rate: float, files: Sequence[str]) -> None:
                 await asyncio.to_thread(sys.stdin.readline)
             print(json.dumps({"sent": exchange.sent, "cpu_s": cpu_s()}), flush=True)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(serve())
 
 
-def pull(store: Path, rate: float, files: Sequence[str], ports: Sequence[int]) -> None:
+def pull(store: Path, rate: float, files: Sequence[str], ports: Sequence[int], piece: int) -> None:
     """A pull alone in this process. It begins after a line of input; prints what it took."""
     from gcr.image.crypto.cipher import PLAIN
-    from gcr.image.exchange import giver
+    from gcr.image.exchange import coming, giver
     from gcr.image.exchange.address import PeerAddress, client_tls
     from gcr.image.exchange.pulling import Peers, pull_from_peers
     from gcr.image.remote.transfer import Transfer
@@ -89,7 +89,7 @@ def pull(store: Path, rate: float, files: Sequence[str], ports: Sequence[int]) -
             await link.take(len(part))
             yield part
 
-    giver.parts = bounded
+    giver.parts, coming.LEAST_PIECE = bounded, piece
     addresses = [PeerAddress("127.0.0.1", port, bool(files)) for port in ports]
     peers = Peers(addresses, TOKEN, client_tls(Path(files[0]) if files else None))
     print("ready", flush=True)
@@ -149,11 +149,17 @@ def written(store: Path, size: int) -> int:
     return sum(pack.bytes for pack in manifest.packs)
 
 
-def measured(folder: Path, nodes: int, size: int, rate: float, plain: bool = False) -> dict[str, Any]:
+def measured(folder: Path, nodes: int, size: int, rate: float, piece: int = MIB, plain: bool = False) -> dict[str, Any]:
     """Returns one distribution of `size` bytes to so many nodes, each with a link of `rate` bytes a second."""
     total, files = written(folder / "source", size), [] if plain else certificate(folder)
     stores = [folder / f"node{number}" for number in range(nodes)]
-    common = ["--rate", str(rate), *(word for file in files for word in ("--tls", file))]
+    common = [
+        "--rate",
+        str(rate),
+        "--piece-kib",
+        str(piece >> 10),
+        *(word for file in files for word in ("--tls", file)),
+    ]
     with ExitStack() as stack:
         offers = [Child(stack, "offer", "--store", str(path), *common) for path in (folder / "source", *stores)]
         ports = [word for each in offers for word in ("--port", each.heard().strip())]
@@ -171,6 +177,7 @@ def measured(folder: Path, nodes: int, size: int, rate: float, plain: bool = Fal
     return {
         "nodes": nodes,
         "bytes": total,
+        "least_piece_bytes": piece,
         "link_bytes_per_s": rate,
         "tls": not plain,
         "seconds": took,
@@ -192,6 +199,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--mb-per-s", type=float, default=20.0)
+    parser.add_argument("--piece-kib", type=int, default=1024, help="the smallest piece; the product's is the default")
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where the stores are; the default is among temporary files")
@@ -205,13 +213,13 @@ def main() -> None:
         offer(Path(options.store), float(options.rate), options.tls)
         return
     if options.part == "pull":
-        pull(Path(options.store), float(options.rate), options.tls, options.port)
+        pull(Path(options.store), float(options.rate), options.tls, options.port, options.piece_kib << 10)
         return
     found = []
     size, rate = options.mib * MIB, options.mb_per_s * 1e6
     for _ in range(options.runs):
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            found.append(measured(Path(folder), options.nodes, size, rate, options.plain))
+            found.append(measured(Path(folder), options.nodes, size, rate, options.piece_kib << 10, options.plain))
         print(json.dumps(found[-1], indent=1))
     if options.out:
         options.out.write_text(json.dumps(found, indent=1))

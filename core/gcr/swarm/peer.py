@@ -8,28 +8,34 @@ from gcr.swarm.bag import Bag
 class Limits(Struct, frozen=True, kw_only=True):
     """Limits of one receiver. Sizes are bytes, times seconds.
 
-    at_one: requests in flight at one peer · in_flight: bytes that were asked for and are not here, of all peers; one
-    piece may always be · look: between two looks at the pieces of a peer · looks: so many a second at all peers ·
-    late: a piece that takes longer, and longer than four times the mean, is asked of a second peer, too · rest,
-    most_rest: a peer that failed is left alone for so long, twice as long after each further failure · stuck: the
-    receiver gives up if nothing came for so long
+    at_one: requests in flight at one peer · requests: so many at all peers, but one at each that can be asked ·
+    in_flight: bytes that were asked for and are not here, of all peers; one piece may always be · look: between two
+    looks at the pieces of a peer · looks: so many a second at all peers · late: a piece that takes longer, and longer
+    than four times the mean, is asked of a second peer, too · rest, most_rest: a peer that failed is left alone for so
+    long, twice as long after each further failure · stuck: the receiver gives up if nothing came for so long
     """
 
-    at_one: int = 2
+    at_one: int = 4
+    requests: int = 8
     in_flight: int = 64 << 20
-    look: float = 0.2
-    looks: float = 40.0
+    look: float = 0.3
+    looks: float = 30.0
     late: float = 3.0
     rest: float = 0.5
     most_rest: float = 15.0
     stuck: float = 60.0
 
+    def at_one_of(self, peers: int) -> int:
+        """Returns how many requests each of so many peers may have; with more, pieces come late and all at once."""
+        return max(1, min(self.at_one, self.requests // max(peers, 1)))
+
 
 class Peer(Struct):
     """A peer. Times are those of the events.
 
-    last: asked only for pieces that no other peer has · has: the missing pieces that it has · asked: pieces that it was
-    asked for, with the time · growing: it may have more pieces later · heard: it has answered the last look
+    last: asked only for pieces that no other peer has, or sends · has: the missing pieces that it has · asked: pieces
+    that it was asked for, with the time · growing: it may have more pieces later · heard: it has answered the last look
+    stale: the answer to the look under way is not to be used
     """
 
     name: str
@@ -39,6 +45,7 @@ class Peer(Struct):
     growing: bool = False
     heard: bool = False
     looking: bool = False
+    stale: bool = False
     look_at: float = 0.0
     rest_until: float = 0.0
     failures: int = 0
@@ -46,9 +53,6 @@ class Peer(Struct):
 
     def is_usable(self, now: float) -> bool:
         return self.heard and not self.distrusted and self.rest_until <= now
-
-    def has_slot(self, limits: Limits) -> bool:
-        return len(self.asked) < limits.at_one
 
     def is_due(self, now: float) -> bool:
         """Returns whether it is time to look at its pieces."""

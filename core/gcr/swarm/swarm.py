@@ -28,6 +28,7 @@ from gcr.swarm.bag import Bag
 from gcr.swarm.peer import Limits, Peer
 
 _LOOKED_AT = 1024  # pieces of a peer among which the rarest is chosen; of more, so many at random
+_FAR = 3  # the last resort is asked for a piece that is so many times as late
 _PATIENCE = 4.0  # a piece is late after so many times the mean time
 
 
@@ -73,9 +74,16 @@ class Swarm:
     # ---- events -------------------------------------------------------------------------------------------------
 
     def told(self, name: str, now: float, has: Iterable[int], given: Iterable[int] = (), growing: bool = False) -> None:
-        """The peer has these pieces, besides those that it told before, and gave those to others since."""
+        """The peer has these pieces, besides those that it told before, and gave those to others since.
+
+        An answer to a look that began before the last `failed` counts for nothing.
+        """
         peer = self._peers[name]
-        peer.looking, peer.heard, peer.growing = False, True, growing
+        peer.looking = False
+        if peer.stale:
+            peer.stale, peer.look_at = False, max(now, peer.rest_until)
+            return
+        peer.heard, peer.growing = True, growing
         pause = max(self._limits.look, len(self._peers) / self._limits.looks)
         peer.look_at = now + pause
         for piece in has:
@@ -146,7 +154,8 @@ class Swarm:
         peers = [peer for peer in self._peers.values() if not peer.distrusted]
         times = [peer.look_at for peer in peers if not peer.looking]
         times += [peer.rest_until for peer in peers]
-        times += [began + self._late for askers in self._asked.values() for began in askers.values()]
+        began = [time for askers in self._asked.values() for time in askers.values()]
+        times += [time + self._late * far for time in began for far in (1, _FAR)]
         times.append(self._moved_at + self._limits.stuck)
         return min((time for time in times if time > now), default=inf)
 
@@ -185,10 +194,12 @@ class Swarm:
                 yield Look(peer.name)
 
     def _brings(self, now: float) -> Iterator[Bring]:
-        """Asks the peers in turns, those with the fewest requests first."""
-        free = [peer for peer in self._peers.values() if peer.is_usable(now) and peer.has_slot(self._limits)]
+        """Asks the peers in turns, those first that have not failed and have the fewest requests."""
+        usable = [peer for peer in self._peers.values() if peer.is_usable(now)]
+        most = self._limits.at_one_of(len(usable))
+        free = [peer for peer in usable if len(peer.asked) < most]
         self._random.shuffle(free)
-        free.sort(key=lambda peer: (peer.last, len(peer.asked)))
+        free.sort(key=lambda peer: (peer.failures > 0, peer.last, peer.failures, len(peer.asked)))
         while free:
             again = []
             for peer in free:
@@ -197,12 +208,12 @@ class Swarm:
                     self._ask(peer, piece, now)
                     yield Bring(peer.name, piece)
                     again.append(peer)
-            free = [peer for peer in again if peer.has_slot(self._limits)]
+            free = [peer for peer in again if len(peer.asked) < most]
 
     def _chosen(self, peer: Peer, now: float) -> int | None:
         """Returns the piece to ask of the peer; None if it has none that is to be asked, or there is no room."""
         piece = self._rarest(peer, self._is_for_last if peer.last else lambda piece: piece not in self._asked)
-        if piece is None and not peer.last:
+        if piece is None:
             piece = self._late_piece(peer, now)
         return piece if piece is not None and self._has_room(piece) else None
 
@@ -211,16 +222,18 @@ class Swarm:
         return min(some, key=lambda piece: self._holders[piece] + self._given[piece], default=None)
 
     def _is_for_last(self, piece: int) -> bool:
-        """Returns whether the last resort may be asked: all other peers have said what they have, and none has it."""
-        if piece in self._asked or self._holders[piece]:
-            return False
-        return all(peer.last or peer.heard or peer.distrusted or peer.failures for peer in self._peers.values())
+        """Returns whether the last resort may be asked: every other peer fails, or has said that it lacks the piece."""
+        others = (peer for peer in self._peers.values() if not peer.last)
+        return piece not in self._asked and all(
+            peer.distrusted or peer.failures or (peer.heard and piece not in peer.has) for peer in others
+        )
 
     def _late_piece(self, peer: Peer, now: float) -> int | None:
-        """Returns a late piece that was asked of one other peer."""
+        """Returns a late piece that was asked of one other peer; for the last resort one that is far too late."""
+        late, most = (self._late * _FAR, 2) if peer.last else (self._late, 1)
         for piece, askers in self._asked.items():
-            alone = len(askers) == 1 and peer.name not in askers
-            if alone and piece in peer.has and now - min(askers.values()) >= self._late:
+            few = len(askers) <= most and peer.name not in askers
+            if few and piece in peer.has and now >= min(askers.values()) + late:
                 return piece
         return None
 
@@ -242,7 +255,7 @@ class Swarm:
 
     def _forget(self, peer: Peer) -> None:
         """Forgets the pieces of a peer, which must tell them again."""
-        peer.heard = False
+        peer.heard, peer.stale = False, peer.looking
         for piece in peer.has:
             if not peer.last:
                 self._holders[piece] -= 1

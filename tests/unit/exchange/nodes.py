@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from ssl import SSLContext
 
-import uvloop
 from aiohttp import web
 
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.exchange.address import PeerAddress, client_tls
+from gcr.image.exchange.loop import new_loop
 from gcr.image.exchange.pulling import MovedFromPeers, Peers, pull_from_peers
 from gcr.image.exchange.server import Exchange, Listening
 from gcr.image.remote.transfer import Transfer
@@ -68,7 +68,7 @@ def running(
     with listening("127.0.0.1", port, "") as sock:
         address = PeerAddress("127.0.0.1", sock.getsockname()[1], tls is not None)
         begun, made = threading.Event(), list[Node]()
-        loop, ending = uvloop.new_event_loop(), asyncio.Event()
+        loop, ending = new_loop(), asyncio.Event()
 
         async def serve() -> None:
             node = Node(store, Listening(sock, tls, token))

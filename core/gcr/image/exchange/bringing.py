@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from gcr.exchangeerrors import PeerUnusable, PiecesMissing
 from gcr.image.exchange.giver import Giver, NotSent
 from gcr.image.exchange.known import Known, Piece, Pieces
-from gcr.image.exchange.wire import Told
 from gcr.image.remote.transfer import Transfer
 from gcr.imageerrors import Damaged
 from gcr.swarm.peer import Limits
@@ -152,14 +151,15 @@ class Bringing:
             told = await giver.told(known.look(), self._pieces.packs)
         except (NotSent, PeerUnusable) as error:
             log.info("%s: %s", giver.name, error)
-            known.forget()
+            self._forget(giver)
             self._swarm.silent(giver.name, time.monotonic())
             return
-        self._learn(giver.name, told)
+        news = known.learned(told)
+        self._swarm.told(giver.name, time.monotonic(), news.has, news.given, news.growing)
 
-    def _learn(self, name: str, told: Told) -> None:
-        news = self._known[name].learned(told)
-        self._swarm.told(name, time.monotonic(), news.has, news.given, news.growing)
+    def _forget(self, giver: Giver) -> None:
+        """Has the giver tell all of its pieces again. What a look under way brings goes with the former knowledge."""
+        self._known[giver.name] = Known(self._pieces)
 
     async def _bring(self, giver: Giver, number: int) -> None:
         piece = self._pieces.all[number]
@@ -167,7 +167,7 @@ class Bringing:
             data = await giver.bring(piece.pack, piece.at, piece.size, self._moved)
         except (NotSent, PeerUnusable) as error:
             log.info("%s: %s", giver.name, error)
-            self._known[giver.name].forget()
+            self._forget(giver)
             self._swarm.failed(giver.name, number, time.monotonic())
             return
         self._brought.bytes[giver.name] += piece.size

@@ -75,9 +75,6 @@ class Known:
         self._pieces = pieces
         self._packs: dict[str, _KnownPack] = {}
 
-    def forget(self) -> None:
-        self._packs = {}
-
     def look(self) -> Look:
         """Returns the question for what is not known yet."""
         return Look({id: _asked(pack, self._packs.get(id, _KnownPack())) for id, pack in self._pieces.packs.items()})

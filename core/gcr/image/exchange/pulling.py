@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import aiohttp
-import uvloop
 from msgspec import Struct
 
 from gcr.exchangeerrors import ImagesDiffer, PeerUnusable
@@ -24,6 +23,7 @@ from gcr.image.exchange.bringing import TICK_S, Bringing, Brought, Hands
 from gcr.image.exchange.coming import ComingPack, piece_bytes
 from gcr.image.exchange.giver import Bucket, Giver, Node, NotSent, session_of
 from gcr.image.exchange.known import Piece
+from gcr.image.exchange.loop import new_loop
 from gcr.image.exchange.wire import MOST_PACKS
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.names import manifest_path
@@ -103,7 +103,7 @@ class Swarming:
         self._having: Sequence[Node] = ()  # those with the image's manifest
 
     def __enter__(self) -> Self:
-        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._runner = asyncio.Runner(loop_factory=new_loop)
         self._session = self._runner.run(self._opened())
         self._nodes = [Node(address, self._session) for address in self._peers.addresses]
         self._givers = [*self._nodes, *([Bucket(self._elsewhere.remote)] if self._elsewhere else [])]

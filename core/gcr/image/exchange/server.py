@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import uvloop
 from aiohttp import web
 from msgspec import Struct
 
 from gcr.image.exchange.door import GREETING_S, Door
 from gcr.image.exchange.lease import Lease
+from gcr.image.exchange.loop import new_loop
 from gcr.image.exchange.offer import NotHere, Offer
 from gcr.image.exchange.turns import Turns
 from gcr.image.exchange.wire import IMAGES, LOOK, MARK, MOST_LOOK, PACKS, Look, packed, parsed
@@ -105,6 +105,9 @@ class Exchange:
             return web.Response(status=404, headers=_HEADERS)
         except (ValueError, TimeoutError):
             return _closing(web.Response(status=400, headers=_HEADERS))
+        except ConnectionError as error:  # the peer has left
+            log.info("%s: %s", self._store, error)
+            return _closing(web.Response(status=503, headers=_HEADERS))
         except OSError as error:
             log.warning("%s: %s", self._store, error)
             return _closing(web.Response(status=503, headers=_HEADERS))
@@ -195,7 +198,7 @@ def _closing(answer: web.Response) -> web.Response:
 
 def run(store: Path, way: Listening, told: Callable[[], object]) -> None:
     """Answers until SIGTERM or SIGINT. `told` is called once it listens."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(store, way, told))
 
 

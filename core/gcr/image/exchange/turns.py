@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-AT_ONCE = 4
+AT_ONCE = 8  # a receiver that many nodes send to takes little of each
 TURN_S = 2.0  # an answer that takes longer goes on beside the next one
 
 

@@ -1,0 +1,23 @@
+"""The benchmark of the exchange, rehearsed small."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+pytest.importorskip("uvloop")
+
+import exchange
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "tls"])
+def test_three_nodes_get_an_image_and_the_source_sends_less_than_two_copies(tmp_path: Path, plain: bool) -> None:
+    found = exchange.measured(tmp_path, nodes=3, size=4 * MIB, rate=4e6, piece=256 << 10, plain=plain)
+    assert 1 <= found["copies"] < 2
+    assert found["copies"] + sum(found["copies_by_node"]) == pytest.approx(3, abs=0.6)
+    assert 0.1 < found["of_the_bound"] <= 1
+    assert found["tls"] is not plain and len(found["seconds_by_node"]) == 3
