@@ -5,8 +5,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,12 @@ from gcr.exchangeerrors import ImagesDiffer, PeerUnusable, PiecesMissing
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.entry import BLOCK
 from gcr.image.exchange.address import PeerAddress
+from gcr.image.exchange.coming import ComingPack
+from gcr.image.exchange.notes import Noted
 from gcr.image.exchange.offer import Offer
+from gcr.image.pack.format import NOTES
+from gcr.image.remote.arriving import Arriving
+from gcr.image.remote.transfer import Transfer
 from gcr.image.store.store import Store
 from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable, WrongImage, WrongKey
 from gcr.swarm.peer import Limits
@@ -95,19 +100,25 @@ def test_an_image_of_a_newer_gcr_is_refused(store: Store, other: Store) -> None:
     assert nothing_in(other)
 
 
-@pytest.mark.parametrize("at", [BLOCK + 9, 3 * CHUNK_BYTES, -9, -5 * BLOCK], ids=["chunk", "later", "footer", "index"])
+PLACES: dict[str, Callable[[Path], int]] = {
+    "chunk": lambda pack: BLOCK + 9,
+    "later": lambda pack: 3 * CHUNK_BYTES,
+    "index": lambda pack: footer_index(pack),
+    "behind the index": lambda pack: pack.stat().st_size - BLOCK - 1,
+    "behind the footer": lambda pack: pack.stat().st_size - 9,
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_a_peer_that_sends_wrong_bytes_is_asked_no_more(
-    store: Store, other: Store, tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture
+    store: Store, other: Store, tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without another peer the image is damaged, by the name of the liar; with one it comes all the same."""
     with one(store) as liar:
         good = Store(tmp_path / "good", store.cipher)
         pulled(good, [liar])
         (pack,) = store.packs.folder.iterdir()
-        if at == -9:  # the rest of the last block, which is zeros: the seal stays
-            flipped(pack, pack.stat().st_size - 9, 0)
-        else:
-            flipped(pack, at % pack.stat().st_size if at > 0 else footer_index(pack), 0)
+        flipped(pack, PLACES[place](pack), 0)
         with pytest.raises(Damaged, match=f"{liar.address} sent wrong bytes"):
             pulled(other, [liar])
         assert other.images.names() == []
@@ -118,6 +129,27 @@ def test_a_peer_that_sends_wrong_bytes_is_asked_no_more(
     assert f"{liar.address} sent wrong bytes" in caplog.text
     check(other, "warm")
     assert contents(other.path) == contents(good.path)
+
+
+def test_what_an_earlier_pull_left_is_offered_by_the_next(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with one(store, pause=0.05) as node:
+        ending_after(node, 10)
+        with pytest.raises(PiecesMissing):
+            pulled(other, [node], limits=Limits(stuck=1.0, rest=0.1, most_rest=0.2))
+    (pack,) = store.images.manifest("warm").packs
+    transfer = Transfer("pull")
+    with ExitStack() as stack:
+        coming = ComingPack(Arriving(other, pack, transfer.check), transfer, stack)
+        coming.begin()
+        missing = coming.chunk_pieces(CHUNK_BYTES)
+        noted = Noted(other.packs.folder / f"{pack.id}{NOTES}")
+        stack.callback(noted.close)
+        begins = range(BLOCK, pack.bytes - CHUNK_BYTES, CHUNK_BYTES)
+        here = [at for at in begins if noted.cover(at, CHUNK_BYTES)]
+        assert here and not {*here} & {piece.at for piece in missing}
+        assert len(here) + len(missing) >= len(begins)
 
 
 def footer_index(pack: Path) -> int:
