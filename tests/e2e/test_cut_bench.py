@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from nodes import JOB, Nodes
+from cut_nodes import JOB, Nodes
 
 NUMBER, ROUNDS = 8, 10
 MOST_S = 0.1

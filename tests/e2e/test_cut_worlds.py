@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from cut_nodes import Watched
 from machine import Machine
-from nodes import Watched
 from test_first_call import began, loaded
 from worlds import AMD, everywhere
 

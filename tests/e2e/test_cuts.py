@@ -12,8 +12,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from cut_nodes import JOB, RANKS, STEADY, Nodes
 from machine import Machine, kill, until
-from nodes import JOB, RANKS, STEADY, Nodes
 from worlds import SLOW, slowly
 
 from gcr import schemas
