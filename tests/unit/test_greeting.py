@@ -1,6 +1,8 @@
 """A command asks the daemon that stays: one that ends may take a connection more, and answers nothing."""
 
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,13 @@ from gcr.rendezvous import client
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yields the socket's path. Waits for the threads of connections at the end: other tests count descriptors."""
     monkeypatch.setenv("GCR_SOCKET", str(tmp_path / "s"))
-    return tmp_path / "s"
+    before, end = threading.active_count(), time.monotonic() + 10
+    yield tmp_path / "s"
+    while threading.active_count() > before and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def test_a_connection_that_an_ending_daemon_took_is_made_again(path: Path) -> None:

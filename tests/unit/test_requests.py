@@ -149,6 +149,7 @@ def test_what_was_not_asked_for_is_not_sent_and_no_name_has_changed() -> None:
     names = {"target", "timeout", "backend", "image", "store", "encrypted", "data_only", "wait", "live"}
     names |= {
         "context_later",
+        "cut",
         "then",
         "resident",
         "leave_running",
@@ -160,7 +161,9 @@ def test_what_was_not_asked_for_is_not_sent_and_no_name_has_changed() -> None:
         "max_bytes_per_s",
     }
     assert set(CheckpointRequest.__struct_encode_fields__) == names
-    assert set(RestoreRequest.__struct_encode_fields__) == (names & {"target", "timeout", "backend", "image"}) | {
+    assert set(RestoreRequest.__struct_encode_fields__) == (
+        names & {"target", "timeout", "backend", "image", "cut"}
+    ) | {
         "store",
         "encrypted",
         "devices",

@@ -69,7 +69,7 @@ def test_a_caller_that_leaves_before_the_answer_keeps_no_daemon_that_refuses_eve
     here.listener.shutdown = lambda _how: None
     connection = object.__new__(Connection)
     connection._server, connection._commands, connection._caller = here, Commands(), Caller()
-    connection.channel = SimpleNamespace(peer=SimpleNamespace(pid=7, uid=0))
+    connection.channel = SimpleNamespace(peer=SimpleNamespace(pid=7, uid=0), closed=threading.Event())
 
     def gone(_answer, _fds):
         raise PeerGone("the caller has left")

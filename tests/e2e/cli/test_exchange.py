@@ -178,3 +178,8 @@ def test_nodes_that_pull_at_once_exchange_pieces_while_they_pull(store: Store, h
             assert process.returncode == 0, said
     for node in nodes:
         check(Store(node), "warm")
+
+
+def test_what_is_about_nodes_is_refused_without_nodes(token: Path, home: Path, gcr: Gcr) -> None:
+    refused = gcr("pull", "warm", f"file://{home}", "--token-file", str(token))
+    assert refused.code == 2 and "--from" in refused.err

@@ -46,12 +46,13 @@ def command(
     """
     with exchange_libraries("gcr exchange"):
         from gcr.image.exchange import address, server
+    path = store_path(store)
     host, port = address.listen_address(listen)
     tls = _tls(tls_cert, tls_key)
     if tls is None and not address.is_loopback(host):
         text = f"--listen {listen} is reached from a network, and there is no TLS"
         raise UsageError(text, hint="--tls-cert and --tls-key, or an address such as 127.0.0.1:7443")
-    token, path = token_of(token_file), store_path(store)
+    token = token_of(token_file)
     from gcr.listening import listening, url_of
 
     with listening(host, port, "another port as --listen, or end the program that has it") as sock:

@@ -61,6 +61,8 @@ def command(
     if not peers:
         if url is None:
             raise UsageError("an image comes from a URL, or from nodes: --from tls://HOST:PORT")
+        if token_file or tls_ca:
+            raise UsageError("--token-file and --tls-ca are about nodes: --from tls://HOST:PORT")
         there = url
         move("pull", options, path, name, url, lambda transfer: _pulled(path, key, name, there, transfer))
         return
