@@ -17,6 +17,7 @@ from gcr.cluster.nodes import Told
 from gcr.clustererrors import NodeUnreachable
 from gcr.cuterrors import CutGivenUp
 from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, NoRoom, PeerGone, WrongVersion
+from gcr.testing.machine import until
 
 CUT = "ab" * 16
 
@@ -141,9 +142,17 @@ def test_an_error_of_one_node_is_the_error_of_all(passed: int, error: GcrError, 
 
 
 def test_a_node_that_cannot_restore_its_part_is_told_of():
-    stuck = Played(fails={2: DriverError("broken")})
-    other = Played()
+    stuck, other = Played(), Played()
     other.restore = lambda *_: (_ for _ in ()).throw(NoRoom("full", missing=7))  # type: ignore[method-assign]
+    passes = stuck.checkpoint
+
+    def fails_late(request: CheckpointRequest, told: Told, limit: float) -> CheckpointReport:
+        passes(request, told, limit)
+        until(lambda: other.state == "suspended", 10, "the other node has decided")
+        stuck.state, stuck.cut = "running", None
+        raise DriverError("broken")
+
+    stuck.checkpoint = fails_late  # type: ignore[method-assign]
     done = cut_of(stuck, other)
     assert told(done) == ("unsettled", "cut_unsettled", 4)
     assert done.error
