@@ -94,9 +94,11 @@ class Turn(Struct, frozen=True):
 
     def end(self, landed: bool = True) -> None:
         """Ends the turn. landed: no copy from a slot is in flight; else these slots never serve again."""
-        if landed:
-            self.arena.give_back(self.segments)
-        self.lock.release()
+        try:
+            if landed:
+                self.arena.give_back(self.segments)
+        finally:
+            self.lock.release()
 
 
 # ---- the copy -------------------------------------------------------------------------------------------------------
@@ -259,8 +261,10 @@ class Bounced:
             reading = max((each.reading for each in self._carriers), default=0.0)
             text = "%d bytes through %d slots in %.3f s; a thread read for at most %.3f s"
             log.info(text, self.done(), len(self._turn.segments.parts), self._seconds, reading)
-            self._turn.end(self._landed)
-            self._over.set()
+            try:
+                self._turn.end(self._landed)
+            finally:
+                self._over.set()
 
 
 def _view(slot: Segment) -> memoryview:
