@@ -1,6 +1,6 @@
 """Errors of clusters: where none is at hand, or its nodes do not answer or differ."""
 
-from gcr.errors import Refused
+from gcr.errors import GcrError, Refused
 
 
 class NoCluster(Refused):
@@ -27,3 +27,10 @@ class TooFewNodes(Refused):
     """More nodes are asked for than the cluster has: `gcr cluster status`."""
 
     code = "too_few_nodes"
+
+
+def naming(node: str, error: GcrError) -> GcrError:
+    """Returns the error with the node's name in its message."""
+    error.message = f"node {node}: {error.message}"
+    error.args = (error.message,)
+    return error

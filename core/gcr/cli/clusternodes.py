@@ -11,7 +11,7 @@ from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
 from gcr.cluster import plugins
 from gcr.cluster.plugins import Node, NodeFacts
-from gcr.clustererrors import NodeUnreachable
+from gcr.clustererrors import NodeUnreachable, naming
 from gcr.errors import GcrError
 from gcr.protocol.jsonbody import error_to_json
 
@@ -36,12 +36,7 @@ def up(options: Options, address: str | None) -> None:
     Jobs are as before. Again after nodes were added. All nodes need the same version of gcr and the same user.
     """
     found = plugins.cluster(address).up()
-    known = asked(found, options)
-    for error in known.values():
-        if isinstance(error, GcrError):
-            raise error
-    plugins.refuse_different({name: facts for name, facts in known.items() if isinstance(facts, NodeFacts)})
-    _show("up", found, known, options)
+    _show("up", found, alike(found, options), options)
 
 
 @click.command("status", epilog=examples("gcr cluster status", "gcr cluster status --json"))
@@ -67,6 +62,17 @@ def down(options: Options, address: str | None) -> None:
         print_text(f"gcr's actors have ended on {ended} nodes")
 
 
+def alike(found: Sequence[Node], options: Options) -> Mapping[str, NodeFacts]:
+    """Returns what each node says of itself, by its name. Raises the error of one, and NodesDiffer."""
+    known = dict[str, NodeFacts]()
+    for name, facts in asked(found, options).items():
+        if isinstance(facts, GcrError):
+            raise facts
+        known[name] = facts
+    plugins.refuse_different(known)
+    return known
+
+
 def asked(found: Sequence[Node], options: Options) -> Found:
     """Returns what each node says of itself, or its error, by its name."""
     patience = options.timeout or PATIENCE_S
@@ -75,15 +81,10 @@ def asked(found: Sequence[Node], options: Options) -> Found:
         try:
             return node.facts(patience)
         except GcrError as error:
-            return error if isinstance(error, NodeUnreachable) else _named(node, error)
+            return error if isinstance(error, NodeUnreachable) else naming(node.name, error)
 
     with ThreadPoolExecutor(AT_ONCE, "gcr-nodes") as pool:
         return dict(zip((node.name for node in found), pool.map(ask, found), strict=True))
-
-
-def _named(node: Node, error: GcrError) -> GcrError:
-    error.message = f"node {node.name}: {error.message}"
-    return error
 
 
 def _show(command: str, found: Sequence[Node], known: Found, options: Options) -> None:

@@ -5,12 +5,11 @@ from pathlib import Path
 import click
 
 from gcr.cli import text
-from gcr.cli.clusternodes import address_option, asked
+from gcr.cli.clusternodes import address_option, alike
 from gcr.cli.options import Options, common_options, examples, parse_job
 from gcr.cli.output import print_json, print_text, success
 from gcr.cluster import plugins, ranks
-from gcr.cluster.plugins import NodeFacts, Program
-from gcr.errors import GcrError
+from gcr.cluster.plugins import Program
 
 
 @click.command(
@@ -31,12 +30,7 @@ def command(options: Options, name: str, nodes: int | None, address: str | None,
     PET_NODE_RANK, PET_MASTER_ADDR, PET_MASTER_PORT). `gcr logs` on a node has the output of its part.
     """
     found = plugins.cluster(address).nodes()
-    known = asked(found, options)
-    for error in known.values():
-        if isinstance(error, GcrError):
-            raise error
-    facts = {node: each for node, each in known.items() if isinstance(each, NodeFacts)}
-    plugins.refuse_different(facts)
+    facts = alike(found, options)
     begun = ranks.start(ranks.chosen(found, facts, name, nodes), name, Program(program, str(Path.cwd()), {}))
     if options.json:
         rows = [{"node": each.node, "rank": each.rank, "log": each.log} for each in begun]

@@ -14,7 +14,7 @@ from gcr.cluster.coordination import Task
 from gcr.cluster.messages import Outcome
 from gcr.cluster.nodes import Link
 from gcr.cluster.running import GRACE_S, Running, Transfer
-from gcr.clustererrors import NodeUnreachable
+from gcr.clustererrors import NodeUnreachable, naming
 from gcr.cuterrors import CutFailed, CutGivenUp, CutUnsettled, NotOneCut
 from gcr.errors import GcrError, Interrupted, Lost, Refused, UsageError
 
@@ -83,13 +83,6 @@ class Over(Struct, frozen=True):
                     link.close()
                 except GcrError as error:
                     log.info("node %s: %s", node, error.message)
-
-
-def naming(node: str, error: GcrError) -> GcrError:
-    """Returns the error with the node's name in its message."""
-    error.message = f"node {node}: {error.message}"
-    error.args = (error.message,)
-    return error
 
 
 def _error(report: ClusterReport, running: Running) -> GcrError | None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gcr.cluster.plugins import Node, NodeFacts, Program
-from gcr.clustererrors import TooFewNodes
+from gcr.clustererrors import TooFewNodes, naming
 from gcr.errors import GcrError, NameTaken
 
 AT_ONCE = 64
@@ -69,9 +69,8 @@ def _start(node: Node, rank: int, nodes: Sequence[Node], job: str, program: Prog
     try:
         return Started(node.name, rank, node.start(job, replace(program, variables=variables)))
     except GcrError as error:
-        error.message = f"node {node.name}: {error.message}"
         vars(error).pop("exit", None)  # 125, of `gcr run`; here it is the code of the error's type
-        raise
+        raise naming(node.name, error) from error.__cause__
 
 
 def _tried(call: Callable[[], Started]) -> Started | GcrError:
