@@ -1,10 +1,26 @@
 """Sockets that listen on a network."""
 
+import ipaddress
 import socket
 
+from gcr.errors import UsageError
 from gcr.serveerrors import PortInUse
 
 BACKLOG = 1024
+
+
+def listen_address(text: str, example: str) -> tuple[str, int]:
+    """Returns the host, an IP address, and the port of `--listen`. Raises UsageError, with the example."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(host)
+        number = int(port)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 65535:
+        raise UsageError(f"--listen {text!r} is no IP address with a port, such as {example}")
+    return host, number
 
 
 def listening(host: str, port: int, hint: str) -> socket.socket:

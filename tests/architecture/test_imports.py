@@ -27,16 +27,8 @@ BACKENDS = {"gcr_nvidia", "gcr_amd", "gcr_ascend"}
 INTEGRATIONS = {"gcr_llmd", "gcr_ray", "gcr_sglang", "gcr_torch", "gcr_vllm"}
 PUBLIC_NAMES = {"gcr_torch": "gcr/torch"}  # the folder of core that has an integration's public names, and loads it
 OPEN_TO_INTEGRATIONS = (
-    *(
-        "gcr.checkpoints",
-        "gcr.cluster",
-        "gcr.clustererrors",
-        "gcr.errors",
-        "gcr.imageerrors",
-        "gcr.library.ownjob",
-        "gcr.names",
-    ),
-    "gcr.version",
+    *("gcr.checkpoints", "gcr.cluster", "gcr.clustererrors", "gcr.errors", "gcr.imageerrors"),
+    *("gcr.library.ownjob", "gcr.listening", "gcr.names", "gcr.version"),
 )
 DEMO_DEVICES = "gcr/demo/devices"
 LONGEST_FUNCTION = 60

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import click
 
-from gcr.errors import GcrError, LibraryMissing, UsageError
+from gcr.errors import GcrError, LibraryMissing
+from gcr.listening import listen_address
 from gcr.version import __version__
 
 log = logging.getLogger("gcr.llmd")
@@ -32,24 +33,10 @@ def command(listen: str) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     log.setLevel(logging.INFO)
     try:
-        serve(*parsed(listen))
+        serve(*listen_address(listen, DEFAULT))
     except GcrError as error:
         click.echo(f"gcr-llm-d-agent: {error.message}{f'; {error.hint}' if error.hint else ''}", err=True)
         sys.exit(error.exit)
-
-
-def parsed(listen: str) -> tuple[str, int]:
-    """Returns the host and the port. Raises UsageError for what is not an IP address and a port."""
-    host, _, port = listen.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    try:
-        ipaddress.ip_address(host)
-        number = int(port)
-    except ValueError:
-        number = -1
-    if not 0 <= number <= 65535:
-        raise UsageError(f"--listen {listen!r} is no IP address with a port, such as {DEFAULT}")
-    return host, number
 
 
 @contextmanager

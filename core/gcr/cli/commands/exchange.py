@@ -46,15 +46,15 @@ def command(
     """
     with exchange_libraries("gcr exchange"):
         from gcr.image.exchange import address, server
+    from gcr.listening import listen_address, listening, url_of
+
     path = store_path(store)
-    host, port = address.listen_address(listen)
+    host, port = listen_address(listen, "0.0.0.0:7443")
     tls = _tls(tls_cert, tls_key)
     if tls is None and not address.is_loopback(host):
         text = f"--listen {listen} is reached from a network, and there is no TLS"
         raise UsageError(text, hint="--tls-cert and --tls-key, or an address such as 127.0.0.1:7443")
     token = token_of(token_file)
-    from gcr.listening import listening, url_of
-
     with listening(host, port, "another port as --listen, or end the program that has it") as sock:
         url = url_of(sock, "tls" if tls else "tcp")
         server.run(path, server.Listening(sock, tls, token), lambda: _say(options, url, path))

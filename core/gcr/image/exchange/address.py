@@ -54,20 +54,6 @@ class PeerAddress(Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def listen_address(text: str) -> tuple[str, int]:
-    """Returns the host, an IP address, and the port of `--listen`. Raises UsageError."""
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    try:
-        ipaddress.ip_address(host)
-        number = int(port)
-    except ValueError:
-        number = -1
-    if not 0 <= number <= 65535:
-        raise UsageError(f"--listen {text!r} is no IP address with a port, such as 0.0.0.0:{PORT}")
-    return host, number
-
-
 def is_loopback(host: str) -> bool:
     """Returns whether the address is this machine's own; of names only `localhost` is."""
     try:
