@@ -24,7 +24,7 @@ def write(path: Path, found: dict[str, Any]) -> None:
 
 
 def simulate(path: Path, only: str) -> None:
-    """Runs each series anew whose name begins so, and keeps the others."""
+    """Runs the series again that have names with this beginning, and keeps the results of the others."""
     found = read(path)
     found["assumed_cost_s"] = COSTS
     for name, rows in study().items():
@@ -51,7 +51,7 @@ def measure(path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--only", default="", help="series whose name begins so")
+    parser.add_argument("--only", default="", help="the beginning of the names of the series to run")
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--draw", type=Path, metavar="FOLDER")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
-"""What a simulation assumes of nodes, links and the coordinator. Times are seconds.
+"""Assumptions of the simulation about nodes, links and the coordinator. Times are seconds.
 
-The medians are of two ranks on two H100s, run 34 of docs/benchmarks.md, where the comment names no other source.
+The medians come from two ranks on two H100s (run 34 of docs/benchmarks.md), unless a comment names another source.
 """
 
 from math import exp

@@ -68,8 +68,8 @@ class JobInfo(Answer, frozen=True, kw_only=True):
     """A job as `gcr ps` shows it. `started`: ISO 8601; `command`: empty for a process that gcr did not start.
 
     `image`: the last one that was asked for; `images`: that one, and those before it that were being written then.
-    `changing`: a command or a recovery has its turn at the job, or a recovery is due. Until it is over `state` may be
-    that of a process whose gate is closed.
+    `changing`: a command or a recovery has its turn at the job, or a recovery is due. Meanwhile a gate may be closed,
+    also where `state` is "running".
     `cut`: the one that it waits for, or was suspended by.
     """
 

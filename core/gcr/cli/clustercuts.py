@@ -81,7 +81,7 @@ def restore(options: Options, job: str, nodes: Sequence[str], address: str | Non
 @click.command("recover", epilog=examples("gcr cluster recover train", f"gcr cluster recover train {BY_SOCKET}"))
 @_over_nodes
 def recover(options: Options, job: str, nodes: Sequence[str], address: str | None) -> int:
-    """Lead JOB out of a cut whose coordinator died: say where it stands, and leave no mix.
+    """Settle JOB after the coordinator of a cut has died: say where it stands, and leave no mix.
 
     A cut that stands on every node is left as it is. Else the job is made to run on every node: suspended parts are
     restored, and those that wait for other nodes give up.

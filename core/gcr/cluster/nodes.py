@@ -93,8 +93,8 @@ class SocketLink:
 class CarriedLink:
     """A node of a cluster, by the plug-in that carries requests to it (plugins.py).
 
-    The node's daemon goes on with a request whose caller has ended. So a part without a coordinator gives up by its
-    own deadlines, or when it is told.
+    If the caller ends, the node's daemon goes on with its request. So a part without a coordinator gives up by its own
+    deadlines, or when it is told.
     """
 
     def __init__(self, node: Node) -> None:

@@ -103,7 +103,7 @@ def refuse_to_park(job: Job) -> None:
 
 
 def refuse_to_bring_back(job: Job) -> None:
-    """Raises CannotHold for a job whose way back could not wait at a barrier."""
+    """Raises CannotHold where the restore of the job could not wait at a barrier."""
     if job.supervision.parked or (job.decision is not None and job.decision.away):
         raise CannotHold(
             f"the processes of job {job.name} are in an image", hint=f"gcr restore {job.name}, on each node"

@@ -54,7 +54,7 @@ class CopyStream(Protocol):
 
 @runtime_checkable
 class WaitsForEvents(CopyStream, Protocol):
-    """A CopyStream whose events serve again. Without it a refill through slots makes a transfer of each piece."""
+    """A CopyStream that records an event again and again. Over other streams each piece of a refill is a transfer."""
 
     def mark_again(self, event: Event) -> None:
         """Records an event of this stream anew, which is not timed: it passes when everything before it has."""

@@ -26,7 +26,7 @@ class GcrNode:
     def facts(self) -> dict[str, Any]:
         """Returns what this node is, and starts its daemon where none runs; or what went wrong."""
         try:
-            _leave_first_in_line()
+            _take_oom_score_of_parent()
             start_daemon(node_environment())
             return {"facts": facts().to_json()}
         except Exception as error:
@@ -41,7 +41,7 @@ class GcrNode:
     def start(self, job: str, words: Sequence[str], folder: str, variables: Mapping[str, str]) -> dict[str, Any]:
         """Returns the log of the part that was started, or what went wrong."""
         try:
-            _leave_first_in_line()
+            _take_oom_score_of_parent()
             log = started(job, Program(words, folder, variables), node_environment())
             self._started.add(job)
             return {"log": log}
@@ -71,7 +71,7 @@ def node_environment() -> dict[str, str]:
     return {name: value for name, _, value in pairs if not name.startswith("RAY_")}
 
 
-def _leave_first_in_line() -> None:
+def _take_oom_score_of_parent() -> None:
     """Takes the parent's chance to be ended by the kernel. Ray raised ours, so the kernel lets any user lower it."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(Path(f"/proc/{os.getppid()}/oom_score_adj").read_text())

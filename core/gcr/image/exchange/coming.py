@@ -1,8 +1,8 @@
 """Packs on their way from several givers: their footers come first, then their indexes, then their chunks.
 
-Each part is compared before it is written, so that a giver that sent wrong bytes is known by its name. What is here is
-noted for other nodes (notes.py). A pack whose parts are all here is compared once more as a whole, from the disk, and
-named, while others still come.
+Each part is compared before it is written, so that a giver that sent wrong bytes is known by its name. The parts that
+have come are noted for other nodes (notes.py). Once all parts of a pack are here, the whole pack is compared once more,
+from the disk, and gets its name. Other packs still come meanwhile.
 """
 
 import os

@@ -32,8 +32,8 @@ T = TypeVar("T")
 class LookPack(Struct, frozen=True, kw_only=True):
     """A pack that is asked about.
 
-    life, runs: of the notes whose first runs the asker knows · given: so many of the runs that were given to others it
-    knows · whole: it knows that the pack is there
+    The fields say how much the asker knows already. life: the random number of the notes · runs: of the notes, how
+    many · given: of the runs that were given to others, how many · whole: the pack is there
     """
 
     seal: str
