@@ -16,7 +16,6 @@ from gcr.testing.pattern import pattern
 from gcr.testing.serving.opened import Opened
 
 COPY_SECONDS = 20.0
-HASH_BEGINS_SECONDS = 0.005
 
 
 class Contents:
@@ -116,13 +115,16 @@ class Contents:
         assert transfer.wait(COPY_SECONDS) >= 0.0
         assert transfer.done() == sum(size for _to, _at, size in moves)
 
-    def release_during_hash(self, where: DeviceRange, key: HashKey, chunk_bytes: int) -> ChunkHashes:
-        """Releases a range while another thread hashes it; returns the hashes that the thread found."""
+    def release_during_hash(self, where: DeviceRange, key: HashKey, chunk_bytes: int, after: float) -> ChunkHashes:
+        """Releases a range `after` seconds of another thread's hash of it; returns the hashes that the thread found.
+
+        Raises DriverError if the thread had not come to the range by then.
+        """
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(self.hash, [where], key, chunk_bytes)
             while not waiting.running() and not waiting.done():
                 time.sleep(0)
-            time.sleep(HASH_BEGINS_SECONDS)
+            time.sleep(after)
             self._drain.release(where)
             return waiting.result(COPY_SECONDS)
 
