@@ -54,6 +54,11 @@ class Config:
         1 << 32,
     )
     prepare_arena: bool = _setting(True, "fill and pin the arena in the background, so that a checkpoint need not")
+    keep_copy: bool = _setting(
+        False,
+        "a job that comes back leaves its copy in the arena while no job needs the room; "
+        "its next checkpoint copies only what has changed since",
+    )
     worker_idle_s: float = _setting(600.0, "a worker ends after this, once no job runs on its device", 0)
     daemon_idle_s: float = _setting(3600.0, "a daemon without jobs ends after this", 1)
     threads: int = _setting(

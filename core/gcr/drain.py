@@ -214,9 +214,10 @@ class HasLanes(Protocol):
 class PreparesHash(Protocol):
     """A DataDrain whose first `hash` takes longer than the later ones, and that can do that work before."""
 
-    def make_ready_to_hash(self, timeout: float = 120.0) -> None:
+    def make_ready_to_hash(self, timeout: float = 120.0) -> bool:
         """Does the work of the first `hash` now: that call comes while a program stands still.
 
+        Returns whether the device hashes its memory by itself; otherwise `hash` copies all of it to the host.
         Raises DeadlinePassed after `timeout` seconds.
         """
         ...

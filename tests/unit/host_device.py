@@ -99,9 +99,10 @@ class Device:
 
 
 @contextmanager
-def process(device: Device) -> Iterator[Holding]:
-    arena = Arena(lambda _at, _n: None, lambda _at: None, segment_bytes=2 << 20, limit_bytes=1 << 30, threads=2)
-    made = Holding(cast("Any", SimpleNamespace(drain=device)), arena, "GPU-1", "llm/7")
+def process(device: Device, *, leaves_copies: bool = False, arena_bytes: int = 1 << 30) -> Iterator[Holding]:
+    arena = Arena(lambda _at, _n: None, lambda _at: None, segment_bytes=2 << 20, limit_bytes=arena_bytes, threads=2)
+    attachment = cast("Any", SimpleNamespace(drain=device, hashes_itself=lambda: True))
+    made = Holding(attachment, arena, "GPU-1", "llm/7", leaves_copies=leaves_copies)
     try:
         yield made
     finally:

@@ -71,7 +71,7 @@ CHECKPOINT = {
     "vram_free_s": 1.5,
     "stop_s": 1.25,
     "drain_s": 0.5,
-    "drain_bytes_per_s": 12.0 * MIB,
+    "drain_bytes_per_s": 10.0 * MIB,
     "control_s": 0.5,
     "link_bytes_per_s": 5e9,
     "durable_s": None,

@@ -127,7 +127,7 @@ def taken_over(device: Made | None = None) -> Iterator[Taken]:
         segments = first.copy(COPY).segments
         assert segments
         made = Taken(device, data)
-        made.copy.reclaim(first.copy(COPY).seal(ABOUT), [os.dup(fd) for fd in first._arena.fds(segments)])
+        made.copy.reclaim(first.copy(COPY).seal(ABOUT), [os.dup(fd) for fd in segments.fds])
         first.release()
     made.held.create(COPY, 0)
     yield made

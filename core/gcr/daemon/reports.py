@@ -49,19 +49,20 @@ class Amount(Struct, frozen=True):
 
 def of_checkpoint(job: Job, done: Work, link: float | None) -> CheckpointReport:
     course, moved, resident = done.course, Amount.of(done.drained.values()), sum(done.count.resident.values())
+    copied = sum(one.copied for one in done.drained.values())
     return CheckpointReport(
         job=job.name,
         simulated=job.world.simulated,
         state=shown(job.state),
         strategy=_how(done),
         bytes=moved.bytes,
-        bytes_copied=done.copied_live + sum(one.copied for one in done.drained.values()),
+        bytes_copied=done.copied_live + copied,
         snapshot_bytes=done.snapshot_bytes,
         streamed=done.stream is not None,
         vram_free_s=None if resident else course.since_start("vram_free"),
         stop_s=course.between("stop", "vram_free"),
         drain_s=moved.seconds,
-        drain_bytes_per_s=moved.rate,
+        drain_bytes_per_s=Amount(copied, moved.seconds).rate,
         control_s=None if done.options.data_only else course.between("handed_over", "frozen"),
         link_bytes_per_s=link,
         durable_s=None,

@@ -51,6 +51,11 @@ class Segments(Struct, frozen=True):
     def size(self) -> int:
         return sum(part.size for part in self.parts)
 
+    @property
+    def fds(self) -> list[int]:
+        """The descriptors, in order. They stay the arena's; sending them duplicates them."""
+        return [part.fd for part in self.parts]
+
     def may_be_written(self) -> bool:
         """Tells whether no process reads these segments."""
         return not any(is_held_still(part.fd) for part in self.parts)
@@ -196,13 +201,29 @@ class Arena:
         with self._lock:
             self._ledger.is_pinned(part)
 
-    def give_back(self, segments: Segments) -> None:
-        """Returns segments to the arena; the owner no longer needs the bytes. Idempotent."""
+    def give_back(self, segments: Segments, leave: bool = False) -> None:
+        """Returns segments to the arena; the owner no longer needs the bytes. Idempotent.
+
+        leave: it may want them again (`take_again`), and they stay while there is room
+        """
         with self._lock:
             empty = self._ledger.give_back(segments.parts, segments.owner)
+            if leave:
+                self._ledger.leave(segments.parts)
         if empty:
             with self._turns.next():  # or they are being kept
                 self._release(empty)
+
+    def take_again(self, segments: Segments) -> bool:
+        """Takes segments that were left, with their bytes. Returns False where not all of them are there still.
+
+        Some may be unpinned: `keep` pins them.
+        """
+        with self._turns.next(), self._lock:
+            there = self._ledger.has_left(segments.parts, segments.owner)
+            if there:
+                self._ledger.take(segments.parts, segments.owner)
+        return there
 
     def hand_on(self, segments: Segments) -> None:
         """Gives segments up to another process, which has its own descriptors: they are never reused. Idempotent."""
@@ -231,10 +252,6 @@ class Arena:
         """Returns those of the segments that are not pinned. One may be pinned meanwhile, and none is unpinned."""
         with self._lock:
             return frozenset(segments.parts) & self._ledger.unpinned
-
-    def fds(self, segments: Segments) -> list[int]:
-        """Returns the descriptors, in order. They stay the arena's; sending them duplicates them."""
-        return [part.fd for part in segments]
 
     def trim(self, nbytes: int) -> None:
         """Releases free segments until at most `nbytes` are left, first those that held an owner's bytes."""

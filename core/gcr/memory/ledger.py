@@ -24,6 +24,9 @@ class Ledger(Struct):
     adopted: set[Segment] = field(default_factory=set)
     promised: set[Segment] = field(default_factory=set)  # taken, but not yet filled, mapped or pinned
     unpinned: set[Segment] = field(default_factory=set)  # adopted, filled and mapped, but not yet pinned
+    left: dict[Segment, tuple[Segment, ...]] = field(
+        default_factory=dict
+    )  # free, with the bytes that they had when these were given back together
     being_made: int = 0  # bytes
 
     @property
@@ -46,9 +49,19 @@ class Ledger(Struct):
         found = (s for s, last in self.free.items() if last == "" or (last == owner and not is_held_still(s.fd)))
         return sorted(found, key=self.unpinned.__contains__)
 
+    def leave(self, parts: tuple[Segment, ...]) -> None:
+        """Notes that these are free now with bytes that their owner may want again."""
+        self.left.update((part, parts) for part in parts if part in self.free)
+
+    def has_left(self, parts: tuple[Segment, ...], owner: str) -> bool:
+        """Tells whether the owner may take all of these again, and finds its bytes there."""
+        mine = (self.left.get(part) is parts and self.free.get(part) == owner for part in parts)
+        return all(mine) and not any(is_held_still(part.fd) for part in parts)
+
     def take(self, parts: Sequence[Segment], owner: str) -> None:
         for part in parts:
             self.free.pop(part, None)
+            self.left.pop(part, None)
             self.taken[part] = owner
 
     def adopt(self, parts: Sequence[Segment], owner: str) -> None:
@@ -88,20 +101,25 @@ class Ledger(Struct):
     def forget(self, part: Segment) -> None:
         """Removes a free segment."""
         del self.free[part]
+        self.left.pop(part, None)
         self.adopted.discard(part)
 
     def clear(self) -> list[Segment]:
         """Removes all segments, and returns them."""
         everything = [*self.free, *self.taken]
         self.free.clear()
+        self.left.clear()
         self.taken.clear()
         self.adopted.clear()
         return everything
 
     def forget_free(self, nbytes: int, which: Callable[[str], bool]) -> list[Segment]:
-        """Removes free segments of these owners, used ones first, until `nbytes` are gone. Returns them."""
+        """Removes free segments of these owners, used ones first, until `nbytes` are gone. Returns them.
+
+        Of the used ones those come last with bytes that their owner may want again.
+        """
         gone: list[Segment] = []
-        for part in sorted(self.free, key=lambda s: self.free[s] == ""):
+        for part in sorted(self.free, key=lambda s: (self.free[s] == "", s in self.left)):
             if which(self.free[part]) and total(gone) < nbytes and not is_held_still(part.fd):
                 gone.append(part)
         for part in gone:

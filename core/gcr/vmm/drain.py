@@ -156,11 +156,11 @@ class VmmDrain:
             owned = [self._owned(where) for where in ranges if where.size]
             return self._hasher.hashes(owned, Asked(key, chunk_bytes, give_up))
 
-    def make_ready_to_hash(self, timeout: float = HASH_SECONDS) -> None:
+    def make_ready_to_hash(self, timeout: float = HASH_SECONDS) -> bool:
         give_up = time.monotonic() + timeout
         self._enter()
         with self._reads.hashing(timeout):
-            self._hasher.make_ready(give_up)
+            return self._hasher.make_ready(give_up)
 
     # ---- room and host memory ---------------------------------------------------------------------------------
 

@@ -74,18 +74,17 @@ class Hasher:
         digests, on_device = self._digests(joined(stretches, asked.chunk_bytes), asked)
         return ChunkHashes(asked.chunk_bytes, _by_id(pieces, digests, asked.chunk_bytes), on_device)
 
-    def make_ready(self, give_up: float) -> None:
+    def make_ready(self, give_up: float) -> bool:
         """Does what a first hash does besides: a driver compiles the kernel, which takes 100 ms. Once is enough.
 
-        `give_up`: on time.monotonic(). Raises DeadlinePassed, DriverError.
+        `give_up`: on time.monotonic(). Returns whether there is a kernel. Raises DeadlinePassed, DriverError.
         """
-        if self._ready:
-            return
         kernel = self._kernel_here()
-        if kernel is not None:
+        if kernel is not None and not self._ready:
             with suppress(DeviceFull):
                 _run_once(kernel, Asked(HashKey.random(), TILE_BYTES, give_up))
         self._ready = True
+        return kernel is not None
 
     def _digests(self, stretches: Sequence[Stretch], asked: Asked) -> tuple[bytes, bool]:
         kernel = self._kernel_here()

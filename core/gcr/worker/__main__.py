@@ -79,7 +79,8 @@ def make_service(backend: str, device: str) -> WorkerService:
         hurry=cores,
     )
     threads = config.refill_threads or max(1, min(REFILL_THREADS, cores * 3 // 4))
-    return WorkerService(Holdings(attachment, arena, device), time.monotonic() - began, threads)
+    holdings = Holdings(attachment, arena, device, leaves_copies=config.keep_copy)
+    return WorkerService(holdings, time.monotonic() - began, threads)
 
 
 def main(argv: list[str]) -> int:

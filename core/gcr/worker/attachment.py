@@ -11,9 +11,12 @@ from collections.abc import Callable
 from threading import Lock
 
 from gcr.drain import DataDrain, DeviceMemory
-from gcr.errors import NoContext
+from gcr.errors import GcrError, NoContext
+from gcr.worker.guarded import prepares_hash
 
 log = logging.getLogger("gcr.worker")
+
+ROOM_TO_HASH = 64 << 20  # bytes, for digests and a key; without it memory is hashed on the host
 
 
 class Attachment:
@@ -25,6 +28,7 @@ class Attachment:
         self._places: dict[int, int] = {}  # address -> bytes, of everything the arena has mapped
         self._lock = Lock()
         self._trying = Lock()
+        self._hashes: DataDrain | None = None  # that is ready to hash by its device's own kernel
         self._at_rest = 0  # bytes that the device counts beside other processes when the context begins
 
     @property
@@ -58,6 +62,24 @@ class Attachment:
             drain, self._drain = self._drain, None
         if drain is not None:
             drain.close()  # registrations go with the context
+
+    def make_ready_to_hash(self, timeout: float) -> None:
+        """Has the device ready to hash memory by itself, if it can. An error is logged: nothing depends on it."""
+        drain = self._drain
+        if drain is None or drain is self._hashes or not prepares_hash(drain):
+            return
+        try:
+            self._hashes = self._drain if drain.make_ready_to_hash(timeout) else None
+        except GcrError as error:
+            log.warning("the first hash is not prepared: %s", error)
+
+    def hashes_itself(self) -> bool:
+        """Tells whether a hash takes the device little time now, and no copy to the host."""
+        drain = self._drain
+        if drain is None or drain is not self._hashes:
+            return False
+        counted = drain.memory()
+        return counted.total - counted.used >= ROOM_TO_HASH
 
     def beyond_rest(self, counted: DeviceMemory) -> int:
         """Returns bytes that came after the context, of the worker or of no process that the device can name."""

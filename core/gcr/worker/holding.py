@@ -6,6 +6,7 @@ from threading import Lock
 from gcr.errors import WrongState
 from gcr.memory.arena import Arena
 from gcr.worker.attachment import Attachment
+from gcr.worker.former import Former
 from gcr.worker.held import HeldMemory
 from gcr.worker.hostcopy import HostCopy
 
@@ -16,9 +17,18 @@ class Holding:
     A copy has a lock of its own: the use or the end of one copy neither holds up nor touches another.
     """
 
-    def __init__(self, attachment: Attachment, arena: Arena, device: str, owner: str = "", name: str = "") -> None:
+    def __init__(
+        self,
+        attachment: Attachment,
+        arena: Arena,
+        device: str,
+        owner: str = "",
+        name: str = "",
+        leaves_copies: bool = False,
+    ) -> None:
         self.memory = HeldMemory(attachment, owner, name)
         self._arena, self._device = arena, device
+        self._former = Former(arena, attachment) if leaves_copies else None
         self._copies: dict[int, HostCopy] = {}
         self._lock = Lock()
 
@@ -26,7 +36,7 @@ class Holding:
         """Returns the copy of a transaction, which is made where there is none."""
         with self._lock:
             if number not in self._copies:
-                self._copies[number] = HostCopy(self.memory, self._arena, self._device)
+                self._copies[number] = HostCopy(self.memory, self._arena, self._device, former=self._former)
             return self._copies[number]
 
     def known_copy(self, number: int) -> HostCopy | None:
@@ -91,6 +101,8 @@ class Holding:
         """Gives all copies to another worker: this one never writes to the same host memory again."""
         self.release()
         self._end_copies(HostCopy.surrender)
+        if self._former:
+            self._former.forget()
 
     def forfeit(self) -> None:
         """Releases all memory of the process, and gives up its copies."""

@@ -22,6 +22,7 @@ class Holdings(Struct):
     arena: Arena
     device: str
     _by_hold: dict[str, Holding] = field(default_factory=dict)
+    leaves_copies: bool = False  # in the arena, for the next copies of the same processes
     _driver_s: dict[str, tuple[float, float]] = field(default_factory=dict)  # by hold: seconds, and when they began
     _lock: Lock = field(default_factory=Lock)
 
@@ -30,7 +31,9 @@ class Holdings(Struct):
         with self._lock:
             known = self._by_hold.get(hold)
             if known is None:
-                known = self._by_hold[hold] = Holding(self.attachment, self.arena, self.device, owner=hold)
+                known = self._by_hold[hold] = Holding(
+                    self.attachment, self.arena, self.device, owner=hold, leaves_copies=self.leaves_copies
+                )
             known.memory.name = known.memory.name if name is None else name
             return known
 

@@ -10,7 +10,7 @@ from threading import RLock
 from msgspec import Struct, field
 
 from gcr.drain import HandleSpec, Transfer
-from gcr.errors import PeerGone, RolledBack, WrongState
+from gcr.errors import NoRoom, PeerGone, RolledBack, WrongState
 from gcr.hashing.baseline import Baseline
 from gcr.memory.arena import Arena, Segments
 from gcr.memory.layout import Layout, SealedHandle, SealedSegment, SealedTable
@@ -18,6 +18,7 @@ from gcr.memory.partial import PartialTable, Where
 from gcr.protocol.operations.worker import ProcessFacts
 from gcr.protocol.seqpacket import close_all
 from gcr.protocol.wire import MappingRecord
+from gcr.worker.former import Former, Left
 from gcr.worker.held import HeldMemory
 from gcr.worker.inflight import Use
 from gcr.worker.live import LiveCopy
@@ -38,6 +39,7 @@ class HostCopy(Struct):
     live: LiveCopy | None = None
     snapshot: Snapshot | None = None
     ring: Ring | None = None  # the bytes pass through it, instead of `segments`
+    former: Former | None = None  # None: no copy is left in the arena for the next one
     use: Use = field(default_factory=Use)
 
     @property
@@ -98,10 +100,18 @@ class HostCopy(Struct):
             self.memory.transfers.ended(transfers)
 
     def give_up(self) -> None:
-        """Returns all memory of the copy. Waits for transfers in flight, and for threads that hash. Idempotent."""
+        """Returns all memory of the copy, and leaves its bytes for the next one where it has all of them.
+
+        Waits for transfers in flight, and for threads that hash. Idempotent.
+        """
         with self.lock, self.use.reading:
             self.use.given_up = True
             self.give_room_back()
+            later = self.snapshot and self.snapshot.later
+            if self.former and self.segments and self.live and self.live.is_whole and not later:
+                self.use.transfers.finish()
+                self.former.leave(Left(self.segments, self.live.begun_again(self.planned)))
+                self.segments = None
             self.give_arena_back()
             self.layout = self.live = self.parent = self.snapshot = None
 
@@ -137,9 +147,28 @@ class HostCopy(Struct):
             self.layout = Layout({spec.id: at for spec, at in zip(specs, starts, strict=False)}, starts[-1])
 
     def reserve_known(self, nbytes: int) -> None:
-        """Reserves `nbytes`, or the size of a live copy and all handles that came after it. Raises NoRoom."""
+        """Reserves `nbytes`, or the size of an earlier copy and all handles that came after it. Raises NoRoom.
+
+        The former copy of the process becomes the earlier one, if the arena has it and none is begun.
+        """
         with self.lock:
-            self.reserve_more(self.live.laid_out_for(self.memory.sizes).size if self.live else nbytes)
+            begun = self.segments or self.live or self.parent
+            left = self.former.take(self.memory.sizes) if self.former and not begun else None
+            if left:
+                self.segments, self.live = left.segments, left.books
+            try:
+                self.reserve_more(self.live.laid_out_for(self.memory.sizes).size if self.live else nbytes)
+            except NoRoom:
+                if left is None:
+                    raise
+                self.give_arena_back()
+                self.live = None
+                self.reserve_more(nbytes)
+
+    def compare_with(self, parent: Baseline) -> None:
+        """Compares with the bytes of an image, and not with a former copy. Only before the copy is made."""
+        with self.lock:
+            self.parent, self.live = parent, None
 
     def reserve_more(self, nbytes: int, promised: bool = False) -> None:
         """Adds segments to those of a live copy, or works as `reserve`. Raises NoRoom.

@@ -40,10 +40,10 @@ class LiveCopy:
     digests: dict[int, bytearray] = field(default_factory=dict)
     chunks: dict[int, bytearray] = field(default_factory=dict)
     cut: dict[int, bytes] | None = None
-    key: HashKey = field(init=False)
+    key: HashKey = field(default_factory=HashKey.random)
 
     def __post_init__(self) -> None:
-        self.key = self.parent.key if self.parent else HashKey.random()
+        self.key = self.parent.key if self.parent else self.key
 
     def begin(self, sizes: Mapping[int, int]) -> None:
         """Enters allocations that the arena lacks, with the digests of the parent."""
@@ -76,6 +76,24 @@ class LiveCopy:
                 offsets[id] = end
                 end += sizes[id]
         return Layout(offsets, end)
+
+    def settle(self, where: Mapping[int, bytes], now: Mapping[int, bytes]) -> None:
+        """Enters the cut: the place of each chunk, and the digests that the device had of all bytes there."""
+        self.cut = dict(where)
+        self.chunks = {id: bytearray(each) for id, each in where.items() if id in now}
+        self.digests = {id: bytearray(now[id]) for id in self.chunks}
+
+    @property
+    def is_whole(self) -> bool:
+        """Tells whether the arena has all bytes of the cut, each with its digest."""
+        cut = self.cut
+        if cut is None or cut.keys() != self.digests.keys():
+            return False
+        return not any(Where.PARENT in chunks for chunks in cut.values())
+
+    def begun_again(self, layout: Layout) -> "LiveCopy":
+        """Returns the books for a later cut, of the same bytes of the arena. `layout`: of this cut."""
+        return LiveCopy(layout, digests=self.digests, chunks=self.chunks, key=self.key)
 
     def stale(self, id: int, size: int, now: bytes | None) -> tuple[bytes, Sequence[Part]]:
         """Returns the place of each chunk after a copy of parts, and these parts. `now`: the device's digests."""

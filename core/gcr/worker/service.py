@@ -39,6 +39,8 @@ STEPS: frozenset[type[Operation[Any]]] = frozenset(
 )
 """Operations during which a program may stand still, or wait."""
 
+HASH_SECONDS = 30.0  # that the first hash may take
+
 
 class WorkerService:
     """All operations of a worker, and those that end its part in a process.
@@ -49,9 +51,14 @@ class WorkerService:
     def __init__(self, holdings: Holdings, cold_s: float, threads: int = 1) -> None:
         self.holdings, self.steps = holdings, Steps()
         self.link = Link(holdings.attachment, holdings.arena)
-        self.preparing = Preparing(holdings.arena, self.link.measure, self.steps.busy)
+        self.preparing = Preparing(holdings.arena, self._before_growth, self.steps.busy)
         self._incoming, self._slots = Incoming(), Slots(holdings.arena, threads)
         self.operations = Dispatcher("a worker", self._counted(self._handlers(cold_s)))
+
+    def _before_growth(self) -> None:
+        self.link.measure()
+        if self.holdings.leaves_copies:
+            self.holdings.attachment.make_ready_to_hash(HASH_SECONDS)
 
     def serve(self, request: Request) -> None:
         self.operations.serve(request)

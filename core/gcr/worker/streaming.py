@@ -25,6 +25,7 @@ def make_ring(copy: HostCopy, slot_bytes: int, most: int, least: int, beyond: bo
     with copy.lock:
         copy.refuse_given_up()
         copy.give_arena_back()
+        copy.live = None  # a former copy, which has no place now
         for count in range(most, least, -1):
             try:
                 return _take(copy, slot_bytes, count, beyond)

@@ -6,17 +6,18 @@ they go first to free memory of the device (snapshot.py). No lock is held while 
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 
 from msgspec import Struct, field
 
 from gcr.drain import DeviceRange, Span, Transfer
-from gcr.errors import DeadlinePassed, DriverError, NoRoom, RolledBack
+from gcr.errors import DeadlinePassed, DriverError, GcrError, NoRoom, RolledBack
 from gcr.hashing import CHUNK_BYTES
 from gcr.imageerrors import ImageFailed
-from gcr.memory.layout import Segment, pack, spans, spans_of_parts
-from gcr.memory.partial import Where
+from gcr.memory.layout import Layout, Segment, pack, spans, spans_of_parts
+from gcr.memory.partial import Where, everywhere
 from gcr.protocol.operations.operation import Done, Progress
 from gcr.protocol.operations.worker import CopiedLive, Drained, Moved
 from gcr.worker.guarded import copies_within, prepares_hash, read_beside
@@ -37,12 +38,13 @@ Parts = Mapping[int, Sequence[Part]]  # of allocations, by id
 class AtTheCut(Struct):
     """The plan of the cut, by id: `where` each chunk is after the copy of `parts`.
 
-    kept: parts of the arena that the hashes call right.
+    kept: parts of the arena that the hashes call right · now: the device's digests of all chunks
     """
 
     where: dict[int, bytes] = field(default_factory=dict)
     parts: dict[int, Sequence[Part]] = field(default_factory=dict)
     kept: dict[int, Sequence[Part]] = field(default_factory=dict)
+    now: dict[int, bytes] = field(default_factory=dict)
 
 
 def copy_live(copy: HostCopy, deadline: float, progress: Progress) -> CopiedLive:
@@ -150,20 +152,40 @@ def copy_out(copy: HostCopy, deadline: float, progress: Progress, paranoid: bool
         copy.place(layout)
         copy.reserve_more(layout.size, promised=bool(copy.room_bytes))
         assert copy.segments
-        segments = copy.segments.parts
+        segments, ranges = copy.segments.parts, [*memory.ranges]
         found = _at_the_cut(copy, live, sizes, deadline, paranoid) if live else AtTheCut()
-        if live:
-            plan = _plan(copy, found.parts, layout.offsets, segments)
-        else:
-            plan = spans(memory.ranges, sizes, layout, segments)
+        plan = _plan(copy, found.parts, layout.offsets, segments) if live else spans(ranges, sizes, layout, segments)
         transfers, moved = _begin(copy, plan)
-    wait_all(Telling(transfers, progress), began + deadline)
+    with _noted(copy, layout, ranges, began + deadline) if live is None else nullcontext():
+        wait_all(Telling(transfers, progress), began + deadline)
     copy.ended(transfers)
     if live:
         compare(copy, found.kept, layout.offsets, segments, began + deadline)
-        live.cut = found.where
+        live.settle(found.where, found.now)
     copied, seconds = sum(span.size for span in plan), time.monotonic() - began
     return Drained(sum(sizes.values()), seconds, copied, len(layout.offsets), moved)
+
+
+@contextmanager
+def _noted(copy: HostCopy, layout: Layout, ranges: Sequence[DeviceRange], end: float) -> Iterator[None]:
+    """Has the device hash what is being copied within it, where the next copy is to read less.
+
+    An error of the hash is logged, and the next copy reads everything.
+    """
+    if copy.former is None or copy.room_bytes or not copy.memory.attachment.hashes_itself():
+        yield
+        return
+    books, hash = LiveCopy(layout), copy.memory.drain.hash
+    with ThreadPoolExecutor(1, "gcr-hash") as pool:
+        hashed = pool.submit(hash, ranges, books.key, CHUNK_BYTES, max(0.0, end - time.monotonic()))
+        yield
+        try:
+            now = hashed.result().digests
+        except GcrError as error:
+            log.warning("the next copy of %s reads all bytes: %s", copy.memory.name, error)
+            return
+    books.settle({id: everywhere(copy.specs[id].size) for id in layout.offsets}, now)
+    copy.live = books
 
 
 def _begin(copy: HostCopy, plan: Sequence[Span]) -> tuple[Sequence[Transfer], int]:
@@ -270,9 +292,9 @@ def _books(copy: HostCopy) -> LiveCopy | None:
 def _at_the_cut(copy: HostCopy, live: LiveCopy, sizes: Mapping[int, int], timeout: float, paranoid: bool) -> AtTheCut:
     """Plans the cut by the device's hashes. The locks are held."""
     found = AtTheCut()
-    now = copy.memory.drain.hash(copy.memory.ranges, live.key, CHUNK_BYTES, timeout).digests
+    found.now = dict(copy.memory.drain.hash(copy.memory.ranges, live.key, CHUNK_BYTES, timeout).digests)
     for id in (id for where in copy.memory.ranges for id in where.offsets):
-        found.where[id], found.parts[id] = live.stale(id, sizes[id], now.get(id))
+        found.where[id], found.parts[id] = live.stale(id, sizes[id], found.now.get(id))
         if paranoid:
             _trust_nothing(found, id, sizes[id])
     return found

@@ -31,7 +31,7 @@ def test_segments_of_another_worker_are_adopted_with_their_bytes(arena, pins):
 
 def test_an_adopted_segment_belongs_to_the_pool_and_its_owner_once_given_back(arena, pins):
     other = make(pins, limit=4 * MiB)
-    theirs = other.adopt("llm", [os.dup(fd) for fd in arena.fds(arena.take("llm", 4 * MiB))])
+    theirs = other.adopt("llm", [os.dup(fd) for fd in arena.take("llm", 4 * MiB).fds])
     other.give_back(theirs)
     assert set(other.take("llm", 4 * MiB)) == set(theirs)
     other.give_back(theirs)
@@ -43,7 +43,7 @@ def test_an_adopted_segment_belongs_to_the_pool_and_its_owner_once_given_back(ar
 def test_what_was_handed_on_is_never_taken_again_and_keeps_its_bytes(arena, pins):
     ours = arena.take("llm", 8 * MiB)
     fill(ours, b"state")
-    fds = [os.dup(fd) for fd in arena.fds(ours)]
+    fds = [os.dup(fd) for fd in ours.fds]
     arena.hand_on(ours)
     arena.hand_on(ours)
     arena.give_back(ours)
@@ -193,7 +193,7 @@ def test_what_a_job_brings_back_meets_no_limit(pins):
     for process in range(30):
         held = large.take(f"ddp/{process}", 12 * MiB)
         fill(held, b"state")
-        back = small.adopt(f"ddp/{process}", [os.dup(fd) for fd in large.fds(held)])
+        back = small.adopt(f"ddp/{process}", [os.dup(fd) for fd in held.fds])
         assert all(read(part, 5) == b"state" for part in back)
         large.hand_on(held)
         small.give_back(back)

@@ -46,7 +46,7 @@ def test_what_is_pinned_is_in_the_page_tables_already(pins):
     one, other, entered = make(pins), make(pins), []
     pins.looking = lambda address, size: entered.append(in_page_tables(address, size))
     held = one.take("llm", 16 * MiB)
-    other.keep(other.adopt("llm", [os.dup(fd) for fd in one.fds(held)]))
+    other.keep(other.adopt("llm", [os.dup(fd) for fd in held.fds]))
     one.keep(one.promise("llm", 16 * MiB))
     assert entered == [SEGMENT] * 12
     one.close()
@@ -105,12 +105,12 @@ def test_what_is_promised_is_there_once_it_was_kept(arena, pins):
     assert [part.size for part in promised] == [4 * MiB, 4 * MiB, 2 * MiB]
     assert promised.parts[0] == own.parts[0], "what it had is there already"
     assert (pins.ever, arena.bytes, arena.pinned_bytes) == (made, 14 * MiB, 8 * MiB)
-    for fd in arena.fds(promised)[1:]:
+    for fd in promised.fds[1:]:
         assert os.fstat(fd).st_blocks == 0
         assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & (fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     arena.keep(promised)
     fill(promised, b"later")
-    assert [os.pread(fd, 5, 0) for fd in arena.fds(promised)] == [b"later"] * 3
+    assert [os.pread(fd, 5, 0) for fd in promised.fds] == [b"later"] * 3
     assert all(os.fstat(part.fd).st_blocks * 512 >= part.size for part in promised)
     assert arena.bytes == arena.pinned_bytes == sum(pins.now.values()) == 14 * MiB
     arena.keep(promised)

@@ -23,7 +23,7 @@ def test_what_is_taken_is_mapped_pinned_filled_and_sealed(arena, pins):
     assert [part.size for part in segments] == [4 * MiB, 4 * MiB, 2 * MiB]
     assert segments.size == arena.bytes == arena.pinned_bytes == sum(pins.now.values()) == 10 * MiB
     fill(segments, b"hello")
-    for part, fd in zip(segments, arena.fds(segments), strict=True):
+    for part, fd in zip(segments, segments.fds, strict=True):
         assert os.pread(fd, 5, 0) == b"hello"
         assert os.fstat(fd).st_blocks * 512 >= part.size  # really there, no SIGBUS later
         assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) == fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

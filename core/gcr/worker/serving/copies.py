@@ -58,7 +58,7 @@ class CopyServing(Struct, frozen=True):
 
     def _compare_with(self, asked: ops.CompareWith, fds: list[int]) -> None:
         (fd,) = fds
-        self.holdings.copy(asked.copy, asked.owner).parent = Baseline.from_fd(fd)
+        self.holdings.copy(asked.copy, asked.owner).compare_with(Baseline.from_fd(fd))
 
     def _copy_live(self, asked: ops.CopyLive, request: Request) -> ops.CopiedLive:
         copy = self.holdings.copy(asked.copy, asked.owner)
@@ -85,7 +85,7 @@ class CopyServing(Struct, frozen=True):
 
     def _segments(self, copy: HostCopy) -> list[int]:
         """Returns the arena's descriptors; none where the bytes passed through a ring."""
-        return self.holdings.arena.fds(copy.segments) if copy.segments else []
+        return copy.segments.fds if copy.segments else []
 
     def _forget_copy(self, asked: ops.ForgetCopy) -> None:
         if known := self.holdings.known(asked.copy.hold):

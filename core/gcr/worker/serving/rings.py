@@ -29,14 +29,14 @@ class RingServing(Struct, frozen=True):
         copy = self.holdings.copy(asked.copy, asked.owner)
         with copy.lock:
             ring = make_ring(copy, asked.slot_bytes, asked.most, asked.least, asked.beyond)
-            memory = self.holdings.arena.fds(ring.segments)
+            memory = ring.segments.fds
             return Answer(ops.Slots(len(memory), ring.count), duplicate(memory[:BATCH]))
 
     def _some_memory(self, asked: ops.RingMemory) -> list[int]:
         """Raises WrongState without a ring."""
         copy = self.holdings.copy(asked.copy)
         with copy.lock:
-            return duplicate(asked.of(self.holdings.arena.fds(ring_of(copy).segments)))
+            return duplicate(asked.of(ring_of(copy).segments.fds))
 
     def _drop(self, asked: ops.DropRing) -> None:
         if known := self.holdings.known_copy(asked.copy):
