@@ -25,7 +25,7 @@ MAKEFLAGS += --jobs=$(JOBS)  # a package index, and tests that wait, leave cores
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 unexport PYTHONDONTWRITEBYTECODE  # tests start thousands of processes, each of which would compile what it imports
 
-.PHONY: help demo test side-by-side soak check format wheel native native-test browser docs clean
+.PHONY: help demo test side-by-side test-all soak check format wheel native native-test browser docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -36,7 +36,7 @@ demo: .venv/.installed ## checkpoint and restore a program on a SIMULATED GPU
 	@$(BIN)/gcr demo
 
 # A part of the tests, by PYTEST_ARGS, needs no sanitized builds.
-test: $(if $(PYTEST_ARGS),.venv/.test build/criu/.fetched,side-by-side native-test) ## every test that needs no GPU
+test: $(if $(PYTEST_ARGS),.venv/.test build/criu/.fetched,side-by-side native-test) ## tests that need no GPU: each file, each quick function
 ifeq ($(PYTEST_ARGS),)
 	$(BIN)/python -m pytest -m "alone and not slow" $(ALONE)
 else
@@ -44,7 +44,11 @@ else
 endif
 
 side-by-side: .venv/.collected build/criu/.fetched  # and beside the native tests, which sleep for much of their time
-	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not thorough" --numprocesses $(TEST_WORKERS) --dist worksteal
+
+test-all: .venv/.collected build/criu/.fetched native-test ## the tests of `make test`, and those of tests/thorough.txt
+	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses $(TEST_WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m "alone and not slow" $(ALONE)
 
 # First what must have the machine to itself, one world after the other; then what CI leaves out of the matrix.
 soak: THERE := $(if $(filter-out all,$(VENDOR)),and $(VENDOR))

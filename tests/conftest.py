@@ -1,4 +1,6 @@
-"""Skips are shown with their reason; under GCR_STRICT_SKIPS=1 one that is not in allowed_skips.txt fails the run."""
+"""Which tests run, and the folders that they get.
+
+Skips are shown with their reason; under GCR_STRICT_SKIPS=1 one that is not in allowed_skips.txt fails the run."""
 
 import fcntl
 import fnmatch
@@ -6,7 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 STRICT = "GCR_STRICT_SKIPS"
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
+THOROUGH = Path(__file__).with_name("thorough.txt")
 MEMORY = Path("/dev/shm")
 ENOUGH = 4 << 30  # bytes free in it for the folders of all workers
 
@@ -89,6 +92,9 @@ def forbidden(skipped: Iterable[str], patterns: Iterable[str]) -> list[str]:
     return [node for node in skipped if not any(fnmatch.fnmatchcase(node, pattern) for pattern in known)]
 
 
+THOROUGH_NAMES = frozenset(line for line in THOROUGH.read_text().splitlines() if not line.startswith("#"))
+
+
 def _skipped(config: pytest.Config) -> dict[str, str]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     reports = reporter.stats.get("skipped", []) if reporter else []
@@ -97,6 +103,16 @@ def _skipped(config: pytest.Config) -> dict[str, str]:
 
 def _reason(longrepr: object) -> str:
     return str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
+
+
+def is_named(node: str, names: Collection[str]) -> bool:
+    """Tells whether a test is named, by itself or by its function."""
+    return node in names or node.split("[")[0] in names
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if is_named(item.nodeid, THOROUGH_NAMES):
+        item.add_marker("thorough")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,15 @@ def sources(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*.py")) if "__pycache__" not in path.parts)
 
 
+def parsed(path: Path) -> ast.Module:
+    return parsed_text(path.read_text())
+
+
+@cache
+def parsed_text(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
 def ours(root: Path) -> list[Path]:
     return [path for folder in ("core", "backends", "integrations") for path in sources(root / folder)]
 
@@ -85,7 +95,7 @@ def ours(root: Path) -> list[Path]:
 def imported(path: Path) -> set[str]:
     """Modules a file imports, anywhere in it; those loaded by name as well, where the name is a literal."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         match node:
             case ast.Import():
                 found |= {alias.name for alias in node.names}
@@ -141,7 +151,7 @@ def integrations_that_import_the_inside_of_core(root: Path) -> list[str]:
 def core_that_guesses_what_a_backend_can(root: Path) -> list[str]:
     """An optional part of a backend is a protocol with a name (gcr.backend, gcr.drain), which its author can read."""
     asking = [path for path in sources(root / "core") if path.name != "arguments.py"]
-    calls = ((path, node) for path in asking for node in ast.walk(ast.parse(path.read_text())))
+    calls = ((path, node) for path in asking for node in ast.walk(parsed(path)))
     return sorted({str(path) for path, node in calls if isinstance(node, ast.Call) and is_a_guess(path, node)})
 
 
@@ -186,7 +196,7 @@ def core_that_writes_files(root: Path) -> list[str]:
 
 def writes(path: Path) -> Iterator[int]:
     """Lines that open a file for writing, by any of the usual ways."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Call) and (called(node) in ("write_text", "write_bytes") or opens_for_writing(node)):
             yield node.lineno
 
@@ -211,7 +221,7 @@ def core_that_globs(root: Path) -> list[str]:
         f"{path}:{node.lineno}"
         for path in paths
         if path.relative_to(root).as_posix() not in ("core/gcr/cli/reference.py", "core/gcr/testing/machine.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call) and called(node) in ("glob", "rglob", "iglob")
     ]
 
@@ -219,7 +229,7 @@ def core_that_globs(root: Path) -> list[str]:
 def functions_that_are_too_long(root: Path) -> list[str]:
     found = []
     for path in ours(root):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 > LONGEST_FUNCTION:
                 found.append(f"{path}:{node.lineno} {node.name}")
     return found
@@ -242,7 +252,7 @@ def too_wide(root: Path) -> list[str]:
     return [
         f"{name_of(path, root)} {node.name}"
         for path in ours(root)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ClassDef)
         if len(methods_of(node)) > MOST_METHODS or len(fields_of(node)) > MOST_FIELDS
     ]
