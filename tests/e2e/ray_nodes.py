@@ -38,7 +38,7 @@ class RayNodes:
     def add(self, name: str) -> Machine:
         place = self.folder / name
         place.mkdir(mode=0o700)
-        machine = Machine(place)
+        machine = Machine(place, extra={"GCR_CUT_S": "60"})  # the machine may have much else to do
         (place / "run").mkdir(mode=0o700)
         if self.machines:
             where = ["--address", f"127.0.0.1:{self.port}"]
