@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from gcr.api.reports import CheckpointReport, ProcessReport, Report, RestoreReport, SwapReport
     from gcr.api.requests import NextJob
     from gcr.clustererrors import NoCluster, NodesDiffer, NodeUnreachable, TooFewNodes
-    from gcr.cuterrors import CannotHold, CutFailed, CutGivenUp, CutTaken, CutUnsettled, NoSuchCut, NotOneCut
+    from gcr.cuterrors import (
+        CannotHold,
+        CutFailed,
+        CutGivenUp,
+        CutIncomplete,
+        CutTaken,
+        CutUnsettled,
+        NoSuchCut,
+        NotOneCut,
+    )
     from gcr.errors import (
         AddressTaken,
         BackendMissing,
@@ -106,6 +115,7 @@ __all__ = [
     "CriuUnusable",
     "CutFailed",
     "CutGivenUp",
+    "CutIncomplete",
     "CutTaken",
     "CutUnsettled",
     "DaemonUnavailable",

@@ -33,6 +33,14 @@ class NotOneCut(Refused):
     code = "not_one_cut"
 
 
+class CutIncomplete(Refused):
+    """An image of a job over nodes is not whole: a part is missing, or its cut was given up before every part was
+    durable; the message says which. Nothing was touched.
+    """
+
+    code = "cut_incomplete"
+
+
 class CutGivenUp(RolledBack):
     """The coordinator of a cut gave up, or did not say in time (`cut_s`) that every node had come as far: the job runs
     on here, or is as suspended as before.

@@ -42,7 +42,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "rendezvous": BASE | {"api", "job"},
     "engine": BASE | {"api", "hashing", "image.chunks", "job", "memory", "peers"},
     "daemon": BASE
-    | {"api", "engine", "image.chunks", "image.files", "image.store", "job", "memory", "peers", "rendezvous"},
+    | {"api", "engine", "image.chunks", "image.files", "image.store", "job", "library", "memory", "peers"}
+    | {"rendezvous"},
     "supervisor": BASE | {"criu", "job", "memory", "rendezvous"},
     "worker": BASE | {"hashing", "memory"},
     "control_helper": BASE,

@@ -15,6 +15,7 @@ CORE = Path(__file__).parents[2] / "core/gcr"
 MOVES = {f"job/process.py: {name}" for name in ("_move", "take_back", "settle", "end")}
 OTHER_STATES = {
     "errors.py: __init__",
+    "daemon/commands/reviving.py: processes",
     "daemon/commands/transaction.py: saying_state",
     "serve/model.py: __init__",
     "serve/model.py: move",

@@ -141,8 +141,11 @@ def test_an_id_is_32_hexadecimal_digits(cut: str):
             made()
 
 
-def test_a_part_of_a_cut_has_no_image_and_comes_back_as_a_whole():
-    with pytest.raises(UsageError, match="makes no image"):
-        CheckpointRequest(target="llm", cut=CUT, image="warm")
+def test_an_image_of_a_part_that_runs_on_has_its_processes_and_a_part_comes_back_as_a_whole():
+    with pytest.raises(UsageError, match="has the processes"):
+        CheckpointRequest(target="llm", cut=CUT, image="warm", leave_running=True)
+    CheckpointRequest(target="llm", cut=CUT, image="warm", leave_running=True, processes=True)
+    with pytest.raises(UsageError, match="made again"):
+        RestoreRequest(target="llm", cut=CUT, revive=True)
     with pytest.raises(UsageError, match="as a whole"):
         RestoreRequest(target="llm", cut=CUT, without=(7,))

@@ -133,3 +133,34 @@ def test_a_second_attempt_before_it_passes_what_it_may_pass_already():
 
 def test_without_a_cut_no_barrier_is_waited_at():
     Course("checkpoint", 1, 30.0).hold(Barrier.STILL)
+
+
+def test_it_waits_for_the_images_of_the_others_after_it_stood_still():
+    part = Part("c", SECOND, durable_s=0.05)
+    part.go(Barrier.STILL)
+    waiting = Waiting(part)
+    waiting.at(Barrier.STILL).result(1)
+    with pytest.raises(CutGivenUp, match=r"within 0\.05 s"):
+        waiting.at(Barrier.DURABLE).result(2)
+
+
+@pytest.mark.parametrize("end", ["its caller leaves", "no word comes"])
+def test_with_the_root_in_its_store_its_image_counts_where_no_word_comes_any_more(end: str):
+    part = Part("c", SECOND, durable_s=0.3 if end == "no word comes" else 30.0)
+    waiting = Waiting(part)
+    waits = waiting.at(Barrier.DURABLE)
+    part.keep()
+    if end == "its caller leaves":
+        waiting.course.cancelled.set()
+    waits.result(2)
+
+
+def test_it_is_given_up_by_a_word_also_with_the_root_in_its_store():
+    part = Part("c", SECOND)
+    waits = Waiting(part).at(Barrier.DURABLE)
+    part.keep()
+    part.give_up()
+    with pytest.raises(CutGivenUp):
+        waits.result(1)
+    with pytest.raises(CutGivenUp):
+        part.keep()

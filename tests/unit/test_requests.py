@@ -167,6 +167,7 @@ def test_what_was_not_asked_for_is_not_sent_and_no_name_has_changed() -> None:
         "store",
         "encrypted",
         "devices",
+        "revive",
         "without",
         "container",
     }

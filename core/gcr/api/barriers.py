@@ -8,8 +8,10 @@ class Barrier(StrEnum):
 
     ADMITTED = "admitted"  # all that may refuse was asked; the program runs
     STILL = "still"  # every process stands still at its gate; nothing was handed over
+    DURABLE = "durable"  # of a checkpoint with an image: the image is on disk, and all can still be taken back
     READY = "ready"  # of a restore: memory and control state are back, and the gates are closed
 
 
 BEFORE_SUSPENDED = (Barrier.ADMITTED, Barrier.STILL)
+BEFORE_IMAGED = (*BEFORE_SUSPENDED, Barrier.DURABLE)
 BEFORE_RUNNING = (Barrier.READY,)

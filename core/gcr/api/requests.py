@@ -5,7 +5,7 @@ per second. A target is a job's name or, as an integer, a pid. A field with its 
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self
 
 from msgspec import Struct, ValidationError, field, to_builtins
 
@@ -102,6 +102,7 @@ class TransferRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=
 class ImageRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A command about one job and possibly one image. `store` is the whole path of its folder.
 
+    Only a part of a cut, and one that is revived, may name none: it is the store of the daemon's own user then.
     `encrypted`: a descriptor of the store's key comes with the request.
     `cut`: the id of the cut over several nodes that this is a part of: it waits for them at barriers (api/barriers.py)
     """
@@ -117,8 +118,6 @@ class ImageRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fi
         checked_target(self.target)
         if self.image is not None:
             check_image_name(self.image)
-            if self.cut is not None:
-                raise UsageError("a cut over several nodes makes no image, and comes back from none")
         elif self.store or self.encrypted:
             raise UsageError("a store and its key are for a request with an image")
         check_cut(self.cut)
@@ -199,6 +198,8 @@ class CheckpointRequest(LeaveRequest, frozen=True, kw_only=True, forbid_unknown_
             raise UsageError("stop ends the program, leave-running lets it go on: choose one")
         if self.container and (self.whole or self.leave_running or self.data_only):
             raise UsageError("container is for a whole job, and its runtime has the processes: choose one")
+        if self.cut is not None and (self.container or (self.leave_running and not self.processes)):
+            raise UsageError("an image of a cut over several nodes has the processes of a job that runs on: processes")
         if self.data_only and self.whole:
             raise UsageError("data-only leaves a context on the device, so its process cannot be saved: choose one")
 
@@ -221,6 +222,7 @@ class RestoreRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fie
     """`devices`: other ones to come back on, old to new, as `gcr devices` names them.
 
     container: the text of `container.json` in the image, where a container's runtime has the processes
+    revive: the daemon makes the processes of a job that was stopped into the image, and ends them if the rest fails
     without: pids that the driver does not give back: these end, and the others come back
     """
 
@@ -228,6 +230,7 @@ class RestoreRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fie
 
     container: str | None = None
 
+    revive: bool = False
     devices: dict[str, str] = field(default_factory=dict)
     without: tuple[int, ...] = ()
 
@@ -235,6 +238,8 @@ class RestoreRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fie
         super().__post_init__()
         if self.cut is not None and (self.container is not None or self.without):
             raise UsageError("a cut over several nodes comes back as a whole: choose one")
+        if self.revive and (self.image is None or self.container is not None or not isinstance(self.target, str)):
+            raise UsageError("the processes of a job by its name are made again, from an image that has them")
 
 
 class CutRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -357,31 +362,3 @@ class HandOverRequest(Request, frozen=True, kw_only=True):
 
     version: str
     wire: int
-
-
-AnyRequest = (
-    PingRequest
-    | PsRequest
-    | DevicesRequest
-    | StatusRequest
-    | EventsRequest
-    | RecoverRequest
-    | CheckpointRequest
-    | RestoreRequest
-    | SwapRequest
-    | CutRequest
-    | SaveSpansRequest
-    | SaveNowRequest
-    | NoteRemovalRequest
-    | StopRequest
-    | HandOverRequest
-)
-
-
-def request_of(body: Mapping[str, Any]) -> AnyRequest:
-    """Returns the request that a body is. Raises UsageError for an unknown command, and as `Request.from_json`."""
-    op = body.get("op")
-    kind: type[AnyRequest] | None = next((each for each in get_args(AnyRequest) if each.op == op), None)
-    if kind is None:
-        raise UsageError(f"no command {op!r}")
-    return kind.from_json(body)

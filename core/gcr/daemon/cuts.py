@@ -12,7 +12,7 @@ from gcr.cuterrors import CannotHold, CutTaken, NoSuchCut
 from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.permission import Caller
 from gcr.engine.node import Course
-from gcr.engine.part import Part
+from gcr.engine.part import DURABLE_S, Part
 from gcr.errors import WrongState
 from gcr.job.states import Strategy
 
@@ -43,19 +43,18 @@ class Cuts(Struct):
             yield
             return
         self._refuse_former(request.cut)
-        course.part = self._join(request.cut, job, still_s)
+        course.part = self._join(Part(request.cut, still_s, request.timeout or DURABLE_S), job)
         try:
             yield
         finally:
             with self._lock:
                 del self._joined[request.cut]
 
-    def _join(self, cut: str, job: Job, still_s: float) -> Part:
+    def _join(self, part: Part, job: Job) -> Part:
         with self._lock:
-            if cut in self._joined:
-                raise CutTaken(f"job {self._joined[cut].job.name} is a part of cut {cut} just now")
-            part = Part(cut, still_s)
-            self._joined[cut] = Joined(job, part)
+            if part.id in self._joined:
+                raise CutTaken(f"job {self._joined[part.id].job.name} is a part of cut {part.id} just now")
+            self._joined[part.id] = Joined(job, part)
             return part
 
     def _refuse_former(self, cut: str) -> None:
@@ -63,18 +62,25 @@ class Cuts(Struct):
             if job.decision is not None and job.decision.cut == cut:
                 raise CutTaken(f"cut {cut} has suspended job {job.name}", hint=f"gcr cluster recover {job.name}")
 
+    def part_in(self, cut: str, caller: Caller) -> Part | None:
+        """Returns this node's part in a cut under way; None where it has none. Raises NotOurs."""
+        with self._lock:
+            joined = self._joined.get(cut)
+        if joined is None:
+            return None
+        caller.check_owner(joined.job.owner, f"job {joined.job.name}")
+        return joined.part
+
     def told(self, word: CutRequest, caller: Caller) -> Part:
         """Hands the coordinator's word on. Raises NoSuchCut, NotOurs."""
-        with self._lock:
-            joined = self._joined.get(word.id)
-        if joined is None:
+        part = self.part_in(word.id, caller)
+        if part is None:
             raise NoSuchCut(f"this node has no part in cut {word.id} just now", hint="gcr ps --json")
-        caller.check_owner(joined.job.owner, f"job {joined.job.name}")
         if word.barrier is None:
-            joined.part.give_up()
+            part.give_up()
         else:
-            joined.part.go(word.barrier)
-        return joined.part
+            part.go(word.barrier)
+        return part
 
     def of(self, job: Job) -> CutInfo | None:
         """Returns the cut that the job waits for, or that has suspended it."""

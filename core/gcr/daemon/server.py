@@ -18,9 +18,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gcr.api.answers import Answer, Leaving, Pong
+from gcr.api.anyrequest import AnyRequest, request_of
 from gcr.api.events import Listener, ProgressEvent
+from gcr.api.partrequests import DropPartsRequest, KeepPartRequest, PartsRequest
 from gcr.api.requests import (
-    AnyRequest,
     CheckpointRequest,
     CutRequest,
     DevicesRequest,
@@ -38,11 +39,10 @@ from gcr.api.requests import (
     StopRequest,
     SwapRequest,
     Target,
-    request_of,
 )
 from gcr.daemon import handles
 from gcr.daemon.arrivals import Arrivals, check_stoppable
-from gcr.daemon.commands import checkpoint, context, looking, removal, restore, save
+from gcr.daemon.commands import checkpoint, context, looking, parts, removal, restore, save
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.swap import Swap
 from gcr.daemon.coordinator import Coordinator
@@ -323,6 +323,14 @@ class Connection:
                 return Swap(coordinator, asked, tell, cancel, self._caller, who).run()
             case CutRequest():
                 coordinator.cuts.told(asked, self._caller)
+                return Pong(pid=os.getpid(), version=__version__)
+            case PartsRequest():
+                return parts.found(coordinator, asked, self._caller)
+            case KeepPartRequest():
+                parts.kept(coordinator, asked, self._caller)
+                return Pong(pid=os.getpid(), version=__version__)
+            case DropPartsRequest():
+                parts.dropped(coordinator, asked, self._caller)
                 return Pong(pid=os.getpid(), version=__version__)
             case SaveSpansRequest():
                 return self._save(asked, request, cancel, gives)

@@ -15,6 +15,7 @@ from gcr.image.disk.durable import sync_images
 from gcr.image.disk.failing import usable
 from gcr.image.store.location import is_none, without_store
 from gcr.image_helper.answering import store_of, telling
+from gcr.image_helper.parts import OF_PARTS
 from gcr.image_helper.reading import Reading
 from gcr.image_helper.writing import Writing
 from gcr.imageerrors import NoSuchImage
@@ -30,7 +31,7 @@ class ImageService:
 
     def __init__(self) -> None:
         self.writing, self.reading = Writing(), Reading()
-        handlers = OF_STORES | self.writing.operations() | self.reading.operations()
+        handlers = OF_STORES | OF_PARTS | self.writing.operations() | self.reading.operations()
         self.operations = Dispatcher("an image helper", handlers)
 
     def serve(self, request: Request) -> None:

@@ -104,6 +104,21 @@ class ImagePeer(Struct):
         """Makes the published images of a store outlive a crash of the machine. Raises StoreUnusable."""
         self._call(ops.Sync(store.path), timeout)
 
+    def find_parts(self, store: str, image: str | None, job: str | None, timeout: float) -> ops.FoundParts:
+        """Returns the parts of an image over nodes, or of a job, in a store. Raises StoreUnusable, WrongKey."""
+        return self._call(ops.FindParts(store, image, job), timeout)
+
+    def keep_root(self, store: str, root: str, timeout: float) -> None:
+        """Writes the root of an image over nodes beside its part; it is durable on return.
+
+        Raises NoSuchImage, WrongImage, StoreUnusable.
+        """
+        self._call(ops.KeepRoot(store, root), timeout)
+
+    def drop_parts(self, store: str, image: str, cut: str, timeout: float) -> None:
+        """Removes the parts of an image over nodes that are older than that of `cut`. Raises StoreUnusable."""
+        self._call(ops.DropParts(store, image, cut), timeout)
+
     def open(self, store: StorePlace, manifest: Manifest, timeout: float, patience: Patience) -> None:
         """Opens an image to read from; nothing of it is removed until the channel closes.
 

@@ -1,7 +1,7 @@
 """`gcr restore`: bring a job back where it was."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import click
@@ -12,10 +12,12 @@ from gcr.api.requests import RestoreRequest
 from gcr.cli import completing, summaries
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_targets, store_option
-from gcr.cli.revivable import revivable
+from gcr.cli.output import print_json, success
+from gcr.cli.revivable import Revivable, revivable
 from gcr.cli.transfer import transfer
 from gcr.errors import UsageError
 from gcr.image.store.location import store_of
+from gcr.imageerrors import WrongImage
 
 
 def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
@@ -64,6 +66,7 @@ def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str
     is_flag=True,
     help="Stay the parent of a job that was stopped, as `gcr run` does, and return its program's code.",
 )
+@click.option("--suspended", "held", metavar="JOB", hidden=True)  # asked by the daemon, for a part of a cut
 @store_option
 @common_options
 @click.pass_obj
@@ -74,6 +77,7 @@ def command(
     image: str | None,
     without: Sequence[int],
     attach: bool,
+    held: str | None,
     store: str | None,
 ) -> int:
     """Bring back JOB, or the process PID, in place: same process, same addresses, same bytes.
@@ -95,6 +99,8 @@ def command(
         raise UsageError("--attach is for a job that was stopped, with --image NAME")
     found = asked(options, store, partial(revivable, image)) if image else None
     targets = (found.job,) if found else targets
+    if held and found:
+        return _made(options, found, str(image), store, held)
     if attach and found and not found.bytes:
         raise UsageError(f"image {image} has no processes to attach to", hint=f"gcr restore --image {image}")
     request = RestoreRequest(
@@ -119,3 +125,21 @@ def command(
     reviving = Reviving(options, image, store, attach, began)
     told = lambda report: replace(report, processes_s=reviving.phases())  # noqa: E731
     return reviving.bring_back(found, partial(restored, amended=told))
+
+
+def _made(options: Options, found: Revivable, image: str, store: str | None, job: str) -> int:
+    """Makes the processes of a stopped job, and leaves it suspended. Raises WrongImage for an image of another job."""
+    from gcr.cli.reviving import Reviving
+
+    if found.job != job:
+        raise WrongImage(f"image {image} is of job {found.job}, and not of {job}", hint="gcr images")
+    if not found.bytes:
+        text = f"image {image} has no processes, and job {job} is not here: it has ended"
+        raise WrongImage(text, hint="gcr ps --all")
+    made = Reviving(options, image, store, False, time.monotonic())
+    return made.bring_back(found, lambda: _say_made(made.phases()))
+
+
+def _say_made(phases: Mapping[str, float]) -> int:
+    print_json(success("restore", {"processes_s": phases}))
+    return 0

@@ -17,7 +17,7 @@ from gcr.daemon.commands import container, context, evicting, parking, resting, 
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.connecting import await_agents
 from gcr.daemon.commands.head_start import HeadStart, head_start, refuse_then
-from gcr.daemon.commands.running_again import restore_after_failure, running_again
+from gcr.daemon.commands.running_again import await_others, restore_after_failure, running_again
 from gcr.daemon.commands.telling import Story, telling
 from gcr.daemon.commands.transaction import (
     carry_out,
@@ -30,7 +30,7 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.cuts import refuse_to_suspend
 from gcr.daemon.foreign import await_hello, foreign_job, refuse_unheard_beside, refuse_without_driver
 from gcr.daemon.images.imaging import Imaging, asked_for
-from gcr.daemon.images.order import Told
+from gcr.daemon.images.order import Told, at_home
 from gcr.daemon.images.outlet import imaged
 from gcr.daemon.images.shown import reported
 from gcr.daemon.jobs import Hold, Job
@@ -60,6 +60,7 @@ GONE_S = 10.0  # for the supervisor of a job that was stopped to say so
 
 def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> CheckpointReport:
     """Raises NotOurs for another user's job."""
+    request = at_home(request, asked.caller)
     course = course_of(node, request, asked)
     job = _job(node, request, asked.caller)
     if request.container and (done := container.report_of(job, request)):
@@ -98,12 +99,15 @@ def _carried_out(
         return _of_the_whole(node, job, course, report, imaging, saving)
     if imaging:
         job.results.add(imaging)
+        back = RestoreRequest(target=request.target)
         try:
             imaging.check()
-            if request.wait == "durable":
+            if request.cut:
+                await_others(node, job, course, back, imaging)
+            elif request.wait == "durable":
                 imaging.wait(course)
         except ImageFailed as failed:
-            raise restore_after_failure(node, job, course, RestoreRequest(target=request.target), failed) from failed
+            raise restore_after_failure(node, job, course, back, failed) from failed
         former, report = report, reported(imaging, report)
         job.results.amend(former, report)
     return report

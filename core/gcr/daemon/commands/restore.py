@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gcr.api.reports import RestoreReport
 from gcr.api.requests import RestoreRequest
 from gcr.daemon import departures, first_call, giving_up, orphans, reports
-from gcr.daemon.commands import returning
+from gcr.daemon.commands import returning, reviving
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.connecting import await_agents
 from gcr.daemon.commands.telling import telling
@@ -25,7 +25,7 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.crowding import naming_holders
 from gcr.daemon.cuts import refuse_to_bring_back
 from gcr.daemon.images.opened import opened
-from gcr.daemon.images.order import place_of
+from gcr.daemon.images.order import at_home, place_of
 from gcr.daemon.images.sources import acting, image_of
 from gcr.daemon.jobs import Job
 from gcr.daemon.permission import acting_for
@@ -48,7 +48,13 @@ from gcr.job.states import State
 
 def run(node: Coordinator, request: RestoreRequest, asked: Asked) -> RestoreReport:
     """Raises NotOurs for another user's job."""
+    request = at_home(request, asked.caller)
     course = course_of(node, request, asked)
+    with reviving.processes(node, request, asked.caller):
+        return _restored(node, request, course, asked)
+
+
+def _restored(node: Coordinator, request: RestoreRequest, course: Course, asked: Asked) -> RestoreReport:
     known = returning.described(request)
     job = _job(node, request, known, course, asked)
     asked.caller.check_owner(job.owner, f"job {job.name}")

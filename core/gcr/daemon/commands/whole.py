@@ -4,7 +4,8 @@
     held        the device memory is in the store; there is no image yet
     left        each agent has closed all that CRIU could not save, and stays away
     dumped      CRIU has written the processes to a folder, and holds them still
-    published   the folder is in the image; its manifest is written last. From here on a job to be stopped is stopped
+    published   the folder is in the image; its manifest is written last. From here on a job to be stopped is stopped,
+                unless it is a part of a cut over several nodes: it waits for their images, and is taken back without
     parked      only in place: the supervisor has ended the program, and stays (parking.py)
     ended       with --stop CRIU ends the processes; else it lets them go, and the job is suspended as before
 
@@ -15,17 +16,17 @@ go, and the next daemon finds a suspended job.
 
 import logging
 import os
-import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Thread
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gcr.api.barriers import Barrier
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.control import ControlMeans
 from gcr.daemon.commands import restore
@@ -37,6 +38,7 @@ from gcr.daemon.images.imaging import NO_TIMEOUT, Imaging
 from gcr.daemon.images.outlet import failing, withdraw
 from gcr.daemon.jobs import Job
 from gcr.daemon.recall import recall_program
+from gcr.daemon.trees import end_all, tree_of
 from gcr.daemon.worlds import STATE
 from gcr.dumpfolder import dump_folder
 from gcr.engine.node import Course
@@ -49,15 +51,13 @@ from gcr.job.decisions import KeptImage
 from gcr.job.stopped import StoppedJob
 from gcr.parked import Place
 from gcr.peers.criu import CriuPeer
-from gcr.processes import ProcessIdentity, alive, descendants, identify
+from gcr.processes import identify
 from gcr.protocol.operations.criu import Look, Seen
 from gcr.runtime import socket_path
 
 log = logging.getLogger("gcr.daemon")
 
-POLL = 0.005
 LOOKED_S = 5.0  # for CRIU to look; it tries what it needs on children that it stops
-END_S = 30.0  # for the processes to end
 DUMP_S, DUMP_BYTES_PER_S = 60.0, 100e6  # CRIU's time, and more for each byte that a process has in memory
 _TOLD = 3  # obstacles in one message
 
@@ -179,6 +179,7 @@ class Whole(Struct):
         with failing(imaging):
             imaging.publish(folder, course)
         course.mark("published")
+        course.hold(Barrier.DURABLE)
         if self.place:
             self._park(self.place, imaging.order.name)
 
@@ -217,15 +218,10 @@ class Whole(Struct):
 
     def _end(self) -> None:
         """Ends the processes, which the image has: also where CRIU, or its helper, has died since."""
-        pids = {*self.seen.pids, *descendants(self.seen.pids[0])}
-        tree = [each for pid in sorted(pids) if (each := identify(pid))]
+        tree = tree_of(self.seen.pids)
         quietly("end", self.helper.end)
         self.close()
-        for identity in tree:
-            if alive(identity):
-                with suppress(ProcessLookupError):
-                    os.kill(identity.pid, signal.SIGKILL)
-        _await_end(self.job.name, tree)
+        end_all(self.job.name, tree)
         if self._absence:
             quietly("remove the marks", self._absence.forget)
 
@@ -302,16 +298,6 @@ def _refuse_others(job: Job, seen: Seen) -> None:
         more = len(seen.in_the_way) - _TOLD
         told = "; ".join(seen.in_the_way[:_TOLD])
         raise CannotSave(f"{told}; and {more} more" if more > 0 else told, hint=seen.remedy)
-
-
-def _await_end(job: str, tree: Sequence[ProcessIdentity]) -> None:
-    """Raises nothing: the image has them, whether they end soon or not."""
-    end = time.monotonic() + END_S
-    while left := [each for each in tree if alive(each)]:
-        if time.monotonic() > end:
-            log.error("job %s: process %d was ended, and lives on", job, left[0].pid)
-            return
-        time.sleep(POLL)
 
 
 def _dump_s(pids: Sequence[int]) -> float:

@@ -1,16 +1,22 @@
 """An image as a checkpoint asks for it, and the refusals that need nothing but the request."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gcr.api.jobevents import ImageFailed, ImageWritten
-from gcr.api.requests import ImageRequest
+from gcr.api.requests import ImageRequest, RestoreRequest
 from gcr.daemon.ledger import log_event
+from gcr.daemon.permission import Caller
 from gcr.errors import UnsupportedState, UsageError
-from gcr.image.store.location import folder_of
+from gcr.image.store.location import folder_of, store_path
 from gcr.peers.image import ImagePeer, StorePlace
+
+Wanted = TypeVar("Wanted", bound=ImageRequest)
 
 
 class Told(Struct, frozen=True):
@@ -45,6 +51,18 @@ class ImageOrder(Struct, frozen=True):
     def job(self) -> str:
         """Returns the name of the job."""
         return self.told.job
+
+
+def at_home(request: Wanted, caller: Caller) -> Wanted:
+    """Returns the request, with the store of the daemon's own user where it may name none.
+
+    Raises NotOurs for another user's request.
+    """
+    of_a_node = request.cut is not None or (isinstance(request, RestoreRequest) and request.revive)
+    if not of_a_node or request.image is None or request.store is not None:
+        return request
+    caller.check_owner(os.getuid(), "the store of this daemon")
+    return replace(request, store=str(store_path()))
 
 
 def place_of(request: ImageRequest, key: Sequence[int]) -> StorePlace:

@@ -2,8 +2,8 @@
 
 A live one copies everything between PREPARE and QUIESCE, while the program runs, and drains what has changed since. One
 without room on the host streams its bytes to an image (engine/streaming.py). Processes that no worker can copy copy
-themselves (engine/steps/copy_out.py). One that is a part of a cut over several nodes waits for the others twice
-(engine/part.py).
+themselves (engine/steps/copy_out.py). One that is a part of a cut over several nodes waits for the others twice, and
+with an image a third time, mostly after the decision (engine/part.py).
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from gcr.engine.steps.copy_out import CopyOut
 from gcr.engine.steps.decide import decide
 from gcr.engine.steps.freeze_and_drain import Beside, FreezeAndDrain
 from gcr.engine.steps.hand_over import HandOver
-from gcr.engine.steps.image import KeepImage, WriteOut
+from gcr.engine.steps.image import AwaitImages, KeepImage, WriteOut
 from gcr.engine.steps.live import CopyLive
 from gcr.engine.steps.prepare import Prepare, Reserve
 from gcr.engine.steps.quiesce import Quiesce
@@ -57,6 +57,7 @@ def plan_of(
         FreezeAndDrain(work, meter, beside),
         Stage(work),
         WriteOut(work),
+        AwaitImages(work),
     ]
     return Plan(work, steps, partial(decide, work), partial(release, work))
 

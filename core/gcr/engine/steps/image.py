@@ -4,6 +4,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from gcr.api.barriers import Barrier
 from gcr.engine.decision import decision_on
 from gcr.engine.node import give_up, intend
 from gcr.engine.steps.decide import kind, records
@@ -38,3 +39,16 @@ class WriteOut(Struct, frozen=True):
         intend(work.node.journal, decision_on(work.job, work.targets[0], kind(work), records(work), work.kept_in))
         work.stream.outlet.finish(work.targets)
         work.course.mark("durable")
+
+
+class AwaitImages(Struct, frozen=True):
+    """Waits until the other nodes of a cut have their images on disk, where bytes stream. Nothing is to be undone.
+
+    Elsewhere the image is written once the job is suspended, and the command waits.
+    """
+
+    work: Work
+
+    def do(self, undo: Transaction) -> None:
+        if self.work.stream:
+            self.work.course.hold(Barrier.DURABLE)

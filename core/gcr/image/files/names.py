@@ -2,6 +2,7 @@
 
 import re
 
+from gcr.cutroot import SUFFIX as ROOT
 from gcr.errors import UsageError
 from gcr.image.files.hashes import SUFFIX as HASHES
 from gcr.image.files.manifest import SUFFIX as MANIFEST
@@ -10,6 +11,7 @@ from gcr.image.files.references import SUFFIX as CHUNKS
 PULLED = ".pulled"
 NEW = f"{MANIFEST}.new"  # of a manifest that is being written
 PROBE = f"{MANIFEST}.link"
+NEW_ROOT = f"{ROOT}.new"
 NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
 
 
@@ -44,6 +46,16 @@ def pulled_path(name: str) -> str:
 def claim_path(name: str) -> str:
     """Returns the path in the store of the file that a writer of this image locks. Raises UsageError."""
     return _path(name, NEW)
+
+
+def root_path(name: str) -> str:
+    """Returns the path in the store of the root of which this image is a part. Raises UsageError."""
+    return _path(name, ROOT)
+
+
+def new_root_path(name: str) -> str:
+    """Returns the path in the store of a root that is being written. Raises UsageError."""
+    return _path(name, NEW_ROOT)
 
 
 def _path(name: str, suffix: str) -> str:

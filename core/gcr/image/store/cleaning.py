@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from gcr.image.disk.durable import sync, unlink
+from gcr.image.files.names import root_path
 from gcr.image.store.images import Images
 from gcr.image.store.leftovers import is_resumable, unfinished, unneeded
 from gcr.image.store.packs import Packs
@@ -22,8 +23,9 @@ class Cleaner(Struct, frozen=True):
         return sum(map(self._unlink, unneeded(self.packs.folder, self.images.folder, {*self.images.names()}, needed)))
 
     def unlink_images(self, names: Iterable[str]) -> None:
-        """Removes the manifests of these images: from then on there are no such images."""
+        """Removes the manifests of these images, and their roots: from then on there are no such images."""
         for name in names:
+            (self.images.store / root_path(name)).unlink(missing_ok=True)
             self.images.path(name).unlink(missing_ok=True)
             self.images.pulse()
         sync(self.images.folder)

@@ -21,6 +21,7 @@ from gcr.image.store.mark import Mark
 from gcr.image.store.opening import open_store
 from gcr.image.store.packs import Packs
 from gcr.image.store.removal import Removal
+from gcr.image.store.roots import Roots
 from gcr.imageerrors import StoreBusy
 
 
@@ -91,6 +92,11 @@ class Store:
                 with locked(self.path, fcntl.LOCK_EX, 0.0):
                     for path in self._cleaner.abandoned():
                         unlink(path)
+
+    @property
+    def roots(self) -> Roots:
+        """Returns the roots of images over nodes."""
+        return Roots(self.images)
 
     @property
     def _mark(self) -> Mark:

@@ -210,3 +210,48 @@ class Remove(InStore[Nothing], frozen=True):
     op = "remove"
 
     created: float
+
+
+class FoundPart(Struct, frozen=True, kw_only=True):
+    """An image that is a node's part of an image over nodes, as of `gcr.api.partrequests`."""
+
+    image: str
+    job: str
+    created: float
+    seal: str
+    bytes: int
+    whole: bool
+    root: str | None
+
+
+class FoundParts(Struct, frozen=True):
+    parts: tuple[FoundPart, ...]
+
+
+class FindParts(Operation[FoundParts], frozen=True):
+    """The parts of an image over nodes or, without its name, those of a job that have their root."""
+
+    op = "find_parts"
+
+    store: str
+    image: str | None
+    job: str | None
+
+
+class KeepRoot(Operation[Nothing], frozen=True):
+    """Writes the root of an image over nodes beside this node's part of it. `root`: its text."""
+
+    op = "keep_root"
+
+    store: str
+    root: str
+
+
+class DropParts(Operation[Nothing], frozen=True):
+    """The parts of an image over nodes that are older than that of `cut`, of the same job, are removed."""
+
+    op = "drop_parts"
+
+    store: str
+    image: str
+    cut: str
