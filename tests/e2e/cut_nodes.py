@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from filed import Filed
 from machine import VICTIMS, Machine, Victim, until
 
 from gcr.api.barriers import Barrier
@@ -16,6 +17,7 @@ from gcr.api.requests import CheckpointRequest, CutRequest, RestoreRequest
 from gcr.cluster.calls import Over, Result
 from gcr.cluster.nodes import SocketLink, Told
 from gcr.cluster.running import new_cut
+from gcr.cutroot import Root, part_name
 
 JOB = "train"
 RANKS = 2  # of each node
@@ -60,7 +62,7 @@ class Nodes:
     """The nodes, and the job's part on each. `argv`: its program there."""
 
     machines: Sequence[Machine]
-    parts: list[Victim] = field(default_factory=list)
+    parts: list[Victim | Filed] = field(default_factory=list)
 
     @classmethod
     def below(cls, folder: Path, number: int) -> "Nodes":
@@ -68,7 +70,8 @@ class Nodes:
         for each in range(number):
             place = folder / f"n{each}"
             (place / "run").mkdir(mode=0o700, parents=True)
-            machines.append(Machine(place, vendor="nvidia", extra={"GCR_CUT_S": f"{CUT_S:g}"}))
+            extra = {"GCR_CUT_S": f"{CUT_S:g}", "GCR_STORE": str(place / "store")}
+            machines.append(Machine(place, vendor="nvidia", extra=extra))
         return cls(machines)
 
     def close(self) -> None:
@@ -79,6 +82,15 @@ class Nodes:
         """Starts the job: on each node some ranks. Without a program they have a little memory with words of theirs."""
         for machine in self.machines:
             part = machine.run(JOB, sys.executable, *(argv or (CROWD,)))
+            if not argv:
+                part.ask(f"spawn {RANKS}")
+            machine.targets(JOB, RANKS)
+            self.parts.append(part)
+
+    def begin_filed(self, *argv: str) -> None:
+        """Starts the job detached, so that CRIU can save its processes. Without a program as `begin`."""
+        for machine in self.machines:
+            part = Filed(machine, JOB, program=argv or (CROWD,))
             if not argv:
                 part.ask(f"spawn {RANKS}")
             machine.targets(JOB, RANKS)
@@ -98,7 +110,10 @@ class Nodes:
     def _at_rest(machine: Machine) -> str | None:
         machine.listens() or machine.daemon()
         row = machine.job(JOB)
-        return row["state"] if row and row["state"] in AT_REST and not row["changing"] else None
+        if row is None:
+            ended = machine.gcr("ps", "--all").body["ended"]
+            return next((each["state"] for each in ended if each["job"] == JOB and each["state"] == "stopped"), None)
+        return row["state"] if row["state"] in AT_REST and not row["changing"] else None
 
     def none_is_left_out(self) -> str:
         """Has a new coordinator recover the job, brings it back, and checks it. Returns its state before that."""
@@ -130,6 +145,19 @@ class Nodes:
     def restore(self, links: Mapping[str, Watched] | None = None) -> Result:
         request = RestoreRequest(target=JOB, cut=new_cut(), timeout=30.0)
         return Over(links or self.links(), STILL_S).restore(request)
+
+    def image(self, name: str = "night", links: Mapping[str, Watched] | None = None, **more: Any) -> Result:
+        """Makes an image of the job over all nodes; without other words the job is stopped."""
+        cut = new_cut()
+        how = more or {"stop": True}
+        request = CheckpointRequest(target=JOB, cut=cut, image=part_name(name, cut), timeout=30.0, **how)
+        return Over(links or self.links(), STILL_S).checkpoint(request)
+
+    def restore_image(self, name: str = "night", links: Mapping[str, Watched] | None = None) -> Result:
+        def part_of(root: Root) -> RestoreRequest:
+            return RestoreRequest(target=root.job, cut=new_cut(), timeout=30.0, image=root.part, revive=True)
+
+        return Over(links or self.links(), STILL_S).restore_image(name, None, part_of)
 
     def recover(self) -> Result:
         return Over(self.links(), STILL_S).recover(RestoreRequest(target=JOB, timeout=30.0))

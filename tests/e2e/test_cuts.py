@@ -128,7 +128,7 @@ def test_a_request_for_a_cut_that_cannot_wait_is_refused(nodes: Nodes, odd: Mach
     alone = odd.ask("checkpoint", pid, cut=new_cut())
     assert (alone.body["error"]["code"], alone.code) == ("cannot_hold", 3), alone
     kill(pid)
-    with_image = odd.ask("checkpoint", JOB, cut=new_cut(), image="warm")
+    with_image = odd.ask("checkpoint", JOB, cut=new_cut(), image="warm", leave_running=True)
     assert (with_image.body["error"]["code"], with_image.code) == ("usage", 2)
 
 

@@ -19,7 +19,7 @@ from test_reports import process as seen
 from gcr import schemas
 from gcr.api.answers import Answer
 from gcr.api.events import ProgressEvent
-from gcr.api.listings import ArenaReady, ImageInfo, ImageState, JobInfo, OnlyCopy
+from gcr.api.listings import ArenaReady, ImageInfo, ImageState, JobInfo, OnlyCopy, PartInfo, PartOf
 from gcr.api.reports import Report, SwapReport
 from gcr.daemon import reports
 from gcr.daemon.images.imaging import Imaging
@@ -285,6 +285,9 @@ WHOLE = job_info(
 )
 
 
+PART = PartOf(image="night", cut="0", rank=0, nodes=1, node="n")
+
+
 @pytest.mark.parametrize(
     ("command", "path", "answer"),
     [
@@ -294,7 +297,11 @@ WHOLE = job_info(
         ("swap", ("in",), restored(wall_s=1.0)),
         ("ps", ("jobs", "[]"), WHOLE),
         ("ps", ("jobs", "[]", "processes", "[]"), process()),
-        ("images", ("images", "[]"), ImageInfo(image="warm", damaged=None)),
+        (
+            "images",
+            ("images", "[]"),
+            PartInfo(image="warm", damaged=None, part=PART),
+        ),
     ],
 )
 def test_every_field_of_a_schema_is_in_the_answer(command: str, path: tuple[str, ...], answer: Answer) -> None:

@@ -153,6 +153,22 @@ class ImageInfo(Answer, frozen=True, kw_only=True):
         return {"image": self.image, "damaged": self.damaged} if self.damaged is not None else super().to_json()
 
 
+class PartOf(Answer, frozen=True, kw_only=True):
+    """A place in an image over nodes (gcr.cutroot). `rank`: from 0, of `nodes` · `node`: where the part was made"""
+
+    image: str
+    cut: str
+    rank: int
+    nodes: int
+    node: str
+
+
+class PartInfo(ImageInfo, frozen=True, kw_only=True):
+    """An image that is one node's part of an image over nodes."""
+
+    part: PartOf
+
+
 class ImageList(Answer, frozen=True, kw_only=True):
     """The answer of `gcr images`."""
 

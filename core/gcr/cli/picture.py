@@ -70,11 +70,11 @@ class Picture(Struct, frozen=True):
     sections: Sequence[Section]
 
 
-def of_image(manifest: Manifest, repeated: int) -> Picture:
-    """`repeated`: bytes of chunks that the image has more than once."""
+def of_image(manifest: Manifest, repeated: int, more: Sequence[tuple[str, str]] = ()) -> Picture:
+    """`repeated`: bytes of chunks that the image has more than once. `more`: facts that are not in the manifest."""
     source = manifest.source
     about = f"of job {source.job}, {when(manifest.created)}"
-    drawn = [*_facts(manifest)], _sections(manifest, repeated)
+    drawn = [*_facts(manifest), *more], _sections(manifest, repeated)
     return Picture("image", manifest.name, about, source.simulated, *drawn)
 
 

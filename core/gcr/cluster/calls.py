@@ -2,23 +2,29 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 from msgspec import Struct
 
 from gcr.api.clusters import ClusterReport
+from gcr.api.partrequests import DropPartsRequest, KeepPartRequest, PartsRequest
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.cluster.coordination import Task
+from gcr.cluster.images import newest
 from gcr.cluster.messages import Outcome
 from gcr.cluster.nodes import Link
 from gcr.cluster.running import GRACE_S, Running, Transfer
 from gcr.clustererrors import NodeUnreachable, naming
 from gcr.cuterrors import CutFailed, CutGivenUp, CutUnsettled, NotOneCut
+from gcr.cutroot import Root, image_of
 from gcr.errors import GcrError, Interrupted, Lost, Refused, UsageError
 
 log = logging.getLogger(__name__)
+
+Answered = TypeVar("Answered")
 
 DEFAULT_TIMEOUT = 300.0
 
@@ -42,7 +48,24 @@ class Over(Struct, frozen=True):
 
         Raises what a node cannot be greeted for, before anything is begun.
         """
-        return self._carried_out(Task.CHECKPOINT, request)
+        with self._left_in_the_end():
+            self._greet()
+            done = self._run(Task.CHECKPOINT, request, self.links)
+            if request.image and done.error is None:
+                self._drop_former(request)
+        return done
+
+    def restore_image(self, image: str, store: str | None, how: Callable[[Root], RestoreRequest]) -> Result:
+        """Brings a job back from the newest whole cut of an image, on the nodes that have its parts.
+
+        how: makes the request of each node's part. Raises NoSuchImage, CutIncomplete; else as `restore`.
+        """
+        with self._left_in_the_end():
+            self._greet()
+            found = newest(image, self._each(lambda link: link.parts(PartsRequest(image=image, store=store)).parts))
+            root = KeepPartRequest(root=found.root.to_text(), store=store)
+            self._each(lambda link: link.keep(root), found.lacking)
+            return self._run(Task.RESTORE, how(found.root), {node: self.links[node] for node in found.nodes})
 
     def restore(self, request: RestoreRequest) -> Result:
         """Brings the job back on every node, or leaves it suspended on every node. Raises as `checkpoint`."""
@@ -56,15 +79,23 @@ class Over(Struct, frozen=True):
         with self._left_in_the_end():
             if greeted:
                 self._greet()
-            running = Running(task, self.links, request, request.timeout or DEFAULT_TIMEOUT, self.still_s, self.grace_s)
-            report = running.run()
+            return self._run(task, request, self.links)
+
+    def _run(self, task: Task, request: Transfer, links: Mapping[str, Link]) -> Result:
+        running = Running(task, links, request, request.timeout or DEFAULT_TIMEOUT, self.still_s, self.grace_s)
+        report = running.run()
         return Result(report, _error(report, running))
 
     def _greet(self) -> None:
         """Raises the first error, with the node's name, once all have answered or failed; nothing was begun."""
-        with ThreadPoolExecutor(len(self.links), "gcr-greet") as pool:
-            greeting = {node: pool.submit(link.greet) for node, link in self.links.items()}
-        for node, done in greeting.items():
+        self._each(lambda link: link.greet())
+
+    def _each(self, ask: Callable[[Link], Answered], nodes: Iterable[str] | None = None) -> Mapping[str, Answered]:
+        """Asks these nodes, all at once; None: every node. Raises as `_greet`."""
+        chosen = self.links.keys() if nodes is None else nodes
+        with ThreadPoolExecutor(max(1, len(self.links)), "gcr-ask") as pool:
+            asked = {node: pool.submit(ask, self.links[node]) for node in chosen}
+        for node, done in asked.items():
             error = done.exception()
             if isinstance(error, Refused):
                 raise naming(node, error)
@@ -72,6 +103,16 @@ class Over(Struct, frozen=True):
                 raise NodeUnreachable(f"node {node} does not answer: {error.message}", hint=error.hint) from error
             if error is not None:
                 raise error
+        return {node: done.result() for node, done in asked.items()}
+
+    def _drop_former(self, request: CheckpointRequest) -> None:
+        """Removes the parts of earlier cuts: the new ones count. What stays is older, and no restore takes it."""
+        image = image_of(str(request.image)) or str(request.image)
+        former = DropPartsRequest(image=image, cut=str(request.cut), store=request.store)
+        try:
+            self._each(lambda link: link.drop(former))
+        except GcrError as error:
+            log.warning("image %s: the parts of earlier cuts stay: %s", image, error.message)
 
     @contextmanager
     def _left_in_the_end(self) -> Iterator[None]:

@@ -1,13 +1,15 @@
 """Decides how the nodes of a job come to one cut, or back from it: events in, orders out; no socket and no clock.
 
     checkpoint   every node begins · all are admitted: go · all stand still: go · all are suspended: done
+    with images  … all stand still: go · all images are durable: keep · all stores have the list of them: go · done
     restore      every node is asked: all are suspended by one cut · all begin · all are ready: go · all run: done
     recover      every node is asked: all are suspended by one cut, or all run: done; else those suspended are restored
 
 Anything else gives the cut up. Before the last go a checkpoint leaves every node running, and a restore leaves every
 node suspended. After the last go of a checkpoint, nodes that are suspended already are restored. After the last go of
 a restore, and wherever one node runs already, the others are restored, too: their parts are of the same cut, and lie
-where they were. So no mix stays, unless a node is silent or cannot restore its part.
+where they were. So no mix stays, unless a node is silent or cannot restore its part. A node that is stopped, with its
+processes in its part of an image, counts as one that is suspended.
 """
 
 from collections.abc import Sequence
@@ -15,8 +17,9 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from gcr.api.barriers import BEFORE_RUNNING, BEFORE_SUSPENDED, Barrier
+from gcr.api.barriers import BEFORE_IMAGED, BEFORE_RUNNING, BEFORE_SUSPENDED, Barrier
 from gcr.cluster.messages import (
+    AWAY,
     BUSY,
     BY_COMMAND,
     Ask,
@@ -28,6 +31,8 @@ from gcr.cluster.messages import (
     Finish,
     GiveUp,
     Go,
+    Keep,
+    Kept,
     Late,
     Left,
     Lost,
@@ -53,9 +58,32 @@ class Task(StrEnum):
 class Phase(StrEnum):
     LOOKING = "looking"  # every node is asked where it stands
     GATHERING = "gathering"  # at the next barrier
+    KEEPING = "keeping"  # every store gets the list of all parts of the image
     ENDING = "ending"  # of a checkpoint: the last barrier was passed
     SETTLING = "settling"  # every node goes to the same place
     OVER = "over"
+
+
+UNDER_WAY = (Phase.GATHERING, Phase.KEEPING, Phase.ENDING)
+
+
+class Aim(Struct, frozen=True):
+    """The place to which a checkpoint leads each node. `imaged`: the parts are in images, or come from them."""
+
+    place: Place = Place.SUSPENDED
+    imaged: bool = False
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """Returns where a node may be after the last go: one that is to be stopped may be suspended by the same cut."""
+        return AWAY if self.place is Place.STOPPED else (self.place,)
+
+    def is_met(self, place: Place, by_this_cut: bool) -> bool:
+        """Returns whether a node that has come to rest there is where it was to be."""
+        return place in self.places and (place is Place.RUNNING or by_this_cut)
+
+
+TO_SUSPEND = Aim()
 
 
 class Coordination(Struct):
@@ -68,6 +96,7 @@ class Coordination(Struct):
     task: Task
     cut: str
     places: Places
+    aim: Aim = TO_SUSPEND
     phase: Phase = Phase.LOOKING
     passed: int = 0
     target: Place = Place.RUNNING
@@ -76,12 +105,14 @@ class Coordination(Struct):
     _orders: Orders = field(default_factory=Orders)
 
     @classmethod
-    def of(cls, task: Task, cut: str, nodes: Sequence[str]) -> "Coordination":
-        return cls(task, cut, Places.of(nodes))
+    def of(cls, task: Task, cut: str, nodes: Sequence[str], aim: Aim = TO_SUSPEND) -> "Coordination":
+        return cls(task, cut, Places.of(nodes), aim)
 
     @property
     def barriers(self) -> Sequence[Barrier]:
-        return {Task.CHECKPOINT: BEFORE_SUSPENDED, Task.RESTORE: BEFORE_RUNNING, Task.RECOVER: ()}[self.task]
+        if self.task is Task.CHECKPOINT:
+            return BEFORE_IMAGED if self.aim.imaged else BEFORE_SUSPENDED
+        return BEFORE_RUNNING if self.task is Task.RESTORE else ()
 
     def start(self) -> list[Order]:
         if self.task is Task.CHECKPOINT:
@@ -105,6 +136,8 @@ class Coordination(Struct):
                 pass
             case Came():
                 self._came(event)
+            case Kept():
+                self._kept(event.node)
             case Done():
                 self._done(event.node)
             case Failed():
@@ -119,7 +152,8 @@ class Coordination(Struct):
 
     def _begin(self) -> None:
         self.phase = Phase.GATHERING
-        for node in self.places.by_node:
+        for node, place in self.places.by_node.items():
+            self.places.before[node] = place
             self.places.move(node, Place.WORKING)
             self._orders.add(Begin(node))
         self._orders.wait_for(Wait(self.barriers[0].value))
@@ -128,17 +162,26 @@ class Coordination(Struct):
         node, barrier = event.node, event.barrier
         if self.places.by_node[node] not in BY_COMMAND or barrier not in self.barriers:
             return
-        if self.phase is Phase.SETTLING and (self.failed or not self._may_pass(barrier)):
+        may_pass = barrier in self.barriers[: self.passed]
+        if self.phase is Phase.SETTLING and (self.failed or not may_pass):
             self._orders.add(GiveUp(node, self.cut))
-        elif self._may_pass(barrier):  # it has not heard of it
+        elif may_pass:  # it has not heard of it
             self._orders.add(Go(node, barrier))
-        elif barrier is self.barriers[self.passed]:
+        elif self.phase is Phase.GATHERING and barrier is self.barriers[self.passed]:
             self.places.move(node, Place.HELD)
             if self.places.all(Place.HELD):
-                self._pass(barrier)
+                self._keep() if barrier is Barrier.DURABLE else self._pass(barrier)
 
-    def _may_pass(self, barrier: Barrier) -> bool:
-        return barrier in self.barriers[: self.passed]
+    def _keep(self) -> None:
+        self.phase = Phase.KEEPING
+        self._orders.add(*map(Keep, self.places.by_node))
+        self._orders.wait_for(Wait.KEPT)
+
+    def _kept(self, node: str) -> None:
+        if self.phase is Phase.KEEPING and self.places.by_node[node] is Place.HELD:
+            self.places.move(node, Place.NAMED)
+            if self.places.all(Place.NAMED):
+                self._pass(Barrier.DURABLE)
 
     def _pass(self, barrier: Barrier) -> None:
         self.passed += 1
@@ -157,7 +200,7 @@ class Coordination(Struct):
             self._settle(node, Place.RUNNING)
         elif place in BY_COMMAND:
             self.places.cuts[node] = self.cut
-            self._settle(node, Place.SUSPENDED)
+            self._settle(node, self.aim.place)
 
     def _has_failed(self, event: Failed) -> None:
         node, place = event.node, self.places.by_node[event.node]
@@ -166,7 +209,7 @@ class Coordination(Struct):
         elif place in BY_COMMAND and event.left is Left.REFUSED:
             self._settle(node, Place.AS_BEFORE)
         elif place in BY_COMMAND and event.left is Left.TAKEN_BACK:
-            self._settle(node, Place.RUNNING if self.task is Task.CHECKPOINT else Place.SUSPENDED)
+            self._settle(node, Place.RUNNING if self.task is Task.CHECKPOINT else self.places.before[node])
         elif place in BY_COMMAND:
             self._touched = True
             self._ask(node)
@@ -183,13 +226,13 @@ class Coordination(Struct):
 
     def _undo_unless_settling(self) -> None:
         """Gives up while nodes gather. Later one that is asked may have come where it was to be."""
-        if self.phase is Phase.GATHERING:
+        if self.phase in (Phase.GATHERING, Phase.KEEPING):
             self._undo()
 
     def _late(self, event: Late) -> None:
         if event.wait != self._orders.wait:
             return
-        if self.phase in (Phase.GATHERING, Phase.ENDING):
+        if self.phase in UNDER_WAY:
             self._touched = self._touched or self.passed > 0
             self._undo()
             return
@@ -204,7 +247,7 @@ class Coordination(Struct):
         """Gives up what can be given up; a way back goes on."""
         if self.phase is Phase.LOOKING:
             self._over(Outcome.REFUSED)
-        elif self.phase in (Phase.GATHERING, Phase.ENDING):
+        elif self.phase in UNDER_WAY:
             self._undo()
 
     # ---- answers ----------------------------------------------------------------------------------------------------
@@ -238,7 +281,8 @@ class Coordination(Struct):
         if self.places.count(Place.ASKED):
             return
         one_cut = self.places.may_be_one_cut()
-        if self.task is Task.RESTORE and one_cut and self.places.all(Place.SUSPENDED):
+        away = AWAY if self.aim.imaged else (Place.SUSPENDED,)
+        if self.task is Task.RESTORE and one_cut and self.places.all(*away):
             self._begin()
         elif self.task is Task.RESTORE:
             self._over(Outcome.REFUSED)
@@ -261,42 +305,45 @@ class Coordination(Struct):
             target = Place.RUNNING
         self.phase, self.target = Phase.SETTLING, target
         self._orders.wait_for(Wait.WAY_BACK)
-        for node in self.places.at(Place.SUSPENDED, Place.AS_BEFORE):
+        for node in self.places.at(*AWAY, Place.AS_BEFORE):
             self._return_if_due(node)
-        self._finish_if_settled()
+        self._finish()
 
     def _settle(self, node: str, place: Place) -> None:
         """Takes note of a node that has come to rest, and leads it on where it is to be elsewhere."""
         self.places.move(node, place)
-        if self.phase is Phase.ENDING and place is Place.SUSPENDED and self.places.cuts.get(node) == self.cut:
-            if self.places.all(Place.SUSPENDED):
+        if self.phase is Phase.ENDING and self.aim.is_met(place, self.places.cuts.get(node) == self.cut):
+            if self.places.all(*self.aim.places):
                 self._over(Outcome.DONE)
+        elif self.phase is Phase.ENDING and self.aim.place is Place.RUNNING:
+            self._settle_all(Place.RUNNING)  # the image counts, and each job is to run on
         elif self.phase is not Phase.SETTLING:
             self._undo()
         elif place is Place.RUNNING and self.target is Place.SUSPENDED:
             self._settle_all(Place.RUNNING)
         else:
             self._return_if_due(node)
-            self._finish_if_settled()
+            self._finish()
 
     def _return_if_due(self, node: str) -> None:
         """Has a node restore its part where all are to run, unless it was tried too often.
 
         A node that refused a checkpoint was suspended by another caller, if it is suspended at all.
         """
-        due = (Place.SUSPENDED,) if self.task is Task.CHECKPOINT else (Place.SUSPENDED, Place.AS_BEFORE)
-        wanted = self.target is Place.RUNNING and self.places.by_node[node] in due
+        place = self.places.by_node[node]
+        due = AWAY if self.task is Task.CHECKPOINT else (*AWAY, Place.AS_BEFORE)
+        wanted = self.target is Place.RUNNING and place in due
         if wanted and self.places.tries[node] < TRIES:
             self.places.tries[node] += 1
             self.places.move(node, Place.RETURNING)
-            self._orders.add(Restore(node))
-
-    def _finish_if_settled(self) -> None:
-        if not self.places.busy:
-            self._finish()
+            self._orders.add(Restore(node, Place.STOPPED in (place, self.places.before.get(node))))
 
     def _finish(self) -> None:
-        settled = self.places.all(self.target, Place.GONE, Place.AS_BEFORE)
+        """Ends the task once every node has come to rest."""
+        if self.places.busy:
+            return
+        target = AWAY if self.target is Place.SUSPENDED else (self.target,)
+        settled = self.places.all(*target, Place.GONE, Place.AS_BEFORE)
         if not settled or (self.task is Task.RESTORE and self.places.count(Place.GONE) and not self.failed):
             self._over(Outcome.UNSETTLED)
         elif not self.failed:

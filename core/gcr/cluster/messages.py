@@ -14,15 +14,18 @@ class Place(StrEnum):
     ASKED = "asked"  # where its job stands
     WORKING = "working"  # its checkpoint or restore is under way
     HELD = "held"  # it waits at a barrier
+    NAMED = "named"  # it waits at the last barrier, and its store has the list of all parts
     RETURNING = "returning"  # it restores its part, and waits for no other node
     RUNNING = "running"
     SUSPENDED = "suspended"
+    STOPPED = "stopped"  # its processes are in its part of an image alone
     AS_BEFORE = "as_before"  # it refused, so its part is where it was
     GONE = "gone"  # there is no such job any more, or it is lost
     SILENT = "silent"  # it does not answer, or did not do in time what it was told
 
 
-BY_COMMAND = (Place.WORKING, Place.HELD)
+BY_COMMAND = (Place.WORKING, Place.HELD, Place.NAMED)
+AWAY = (Place.SUSPENDED, Place.STOPPED)
 BUSY = (*BY_COMMAND, Place.ASKED, Place.RETURNING)
 UNKNOWN = (Place.UNASKED, Place.ASKED, Place.WORKING, Place.RETURNING, Place.SILENT)  # in the end
 
@@ -50,6 +53,12 @@ class Done(Struct, frozen=True):
     node: str
 
 
+class Kept(Struct, frozen=True):
+    """Its store has the list of all parts of the image, and it waits at the last barrier."""
+
+    node: str
+
+
 class Left(StrEnum):
     """The state in which a failure leaves a node's part, by its own word."""
 
@@ -66,7 +75,10 @@ class Failed(Struct, frozen=True):
 
 
 class Stands(Struct, frozen=True):
-    """Its answer: running, suspended, gone, or held at a barrier. `cut`: of a suspended or held part, else empty."""
+    """Its answer: running, suspended, stopped, gone, or held at a barrier.
+
+    cut: of a suspended, stopped or held part, else empty
+    """
 
     node: str
     place: Place
@@ -89,7 +101,7 @@ class Stopped(Struct, frozen=True):
     """The caller wants it given up."""
 
 
-Event = Came | Done | Failed | Stands | Lost | Late | Stopped
+Event = Came | Kept | Done | Failed | Stands | Lost | Late | Stopped
 
 
 # ---- orders ---------------------------------------------------------------------------------------------------------
@@ -108,6 +120,12 @@ class Go(Struct, frozen=True):
     barrier: Barrier
 
 
+class Keep(Struct, frozen=True):
+    """Write the list of all parts of the image to the node's store."""
+
+    node: str
+
+
 class GiveUp(Struct, frozen=True):
     """The part of this cut is to be taken back."""
 
@@ -116,9 +134,10 @@ class GiveUp(Struct, frozen=True):
 
 
 class Restore(Struct, frozen=True):
-    """Restore the part; no other node is waited for."""
+    """Restore the part; no other node is waited for. `revives`: its processes are in its part of the image alone."""
 
     node: str
+    revives: bool = False
 
 
 class Ask(Struct, frozen=True):
@@ -133,6 +152,8 @@ class Wait(StrEnum):
     ANSWERS = "answers"
     ADMITTED = "admitted"
     STILL = "still"
+    DURABLE = "durable"
+    KEPT = "kept"  # the list of all parts, in every store
     READY = "ready"
     END = "end"  # every node has passed the last barrier
     WAY_BACK = "way_back"
@@ -151,4 +172,4 @@ class Finish(Struct, frozen=True):
     outcome: Outcome
 
 
-Order = Begin | Go | GiveUp | Restore | Ask | Deadline | Finish
+Order = Begin | Go | Keep | GiveUp | Restore | Ask | Deadline | Finish

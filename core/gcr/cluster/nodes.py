@@ -10,6 +10,7 @@ from gcr.api.answers import Answer, Pong
 from gcr.api.barriers import Barrier
 from gcr.api.events import ProgressEvent
 from gcr.api.listings import JobList
+from gcr.api.partrequests import DropPartsRequest, ImageParts, KeepPartRequest, PartsRequest
 from gcr.api.reports import CheckpointReport, Report, RestoreReport
 from gcr.api.requests import CheckpointRequest, CutRequest, PsRequest, Request, RestoreRequest
 from gcr.cluster.plugins import EVENT, Node
@@ -20,6 +21,8 @@ from gcr.version import __version__
 A = TypeVar("A", bound=Answer)
 R = TypeVar("R", bound=Report)
 Told = Callable[[Barrier], object]
+
+STORE_S = 120.0  # for a node's store to answer; the daemon's own patience (store_s) is mostly shorter
 
 
 class Link(Protocol):
@@ -38,6 +41,18 @@ class Link(Protocol):
     def say(self, word: CutRequest) -> None: ...
 
     def jobs(self) -> JobList: ...
+
+    def parts(self, asked: PartsRequest) -> ImageParts:
+        """Returns the node's parts of an image, or of a job's images."""
+        ...
+
+    def keep(self, asked: KeepPartRequest) -> None:
+        """Writes the root of an image to the node's store."""
+        ...
+
+    def drop(self, asked: DropPartsRequest) -> None:
+        """Removes the node's parts of an image that are of earlier cuts."""
+        ...
 
     def close(self) -> None:
         """Leaves: whatever is under way by this link, and not decided, is taken back."""
@@ -66,6 +81,15 @@ class SocketLink:
 
     def jobs(self) -> JobList:
         return self._connected().jobs()
+
+    def parts(self, asked: PartsRequest) -> ImageParts:
+        return self._connected().ask(asked, ImageParts, timeout=STORE_S)
+
+    def keep(self, asked: KeepPartRequest) -> None:
+        self._connected().ask(asked, Pong, timeout=STORE_S)
+
+    def drop(self, asked: DropPartsRequest) -> None:
+        self._connected().ask(asked, Pong, timeout=STORE_S)
 
     def close(self) -> None:
         with self._lock:
@@ -118,6 +142,15 @@ class CarriedLink:
 
     def jobs(self) -> JobList:
         return self._carried(PsRequest(), JobList, ANSWER_TIMEOUT)
+
+    def parts(self, asked: PartsRequest) -> ImageParts:
+        return self._carried(asked, ImageParts, STORE_S)
+
+    def keep(self, asked: KeepPartRequest) -> None:
+        self._carried(asked, Pong, STORE_S)
+
+    def drop(self, asked: DropPartsRequest) -> None:
+        self._carried(asked, Pong, STORE_S)
 
     def close(self) -> None:
         with self._lock:

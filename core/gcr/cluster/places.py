@@ -6,18 +6,20 @@ from typing import Self
 
 from msgspec import Struct, field
 
-from gcr.cluster.messages import BUSY, Deadline, Order, Place, Wait
+from gcr.cluster.messages import AWAY, BUSY, Deadline, Order, Place, Wait
 
 
 class Places(Struct):
     """The place of each node, by name. It counts them, since there may be very many.
 
-    cuts: those that suspended parts are of · tries: restores of each node's part so far
+    cuts: those that suspended and stopped parts are of · tries: restores of each node's part so far
+    before: places in which the task found nodes that it began to bring back
     """
 
     by_node: dict[str, Place]
     cuts: dict[str, str] = field(default_factory=dict)
     tries: Counter[str] = field(default_factory=Counter)
+    before: dict[str, Place] = field(default_factory=dict)
     _count: Counter[Place] = field(default_factory=Counter)
 
     @classmethod
@@ -45,9 +47,9 @@ class Places(Struct):
         return any(self._count[place] for place in BUSY)
 
     def may_be_one_cut(self) -> bool:
-        """Returns whether no node is known to be elsewhere than suspended, all by one cut or all by none."""
-        cuts = {self.cuts.get(node) for node in self.at(Place.SUSPENDED)}
-        return self.all(Place.SUSPENDED, Place.SILENT) and len(cuts) <= 1
+        """Returns whether no node is known to be elsewhere than suspended or stopped, all by one cut or all by none."""
+        cuts = {self.cuts.get(node) for node in self.at(*AWAY)}
+        return self.all(*AWAY, Place.SILENT) and len(cuts) <= 1
 
 
 class Orders(Struct):

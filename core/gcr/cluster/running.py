@@ -6,7 +6,7 @@ The threads put what they hear in one inbox; the caller's thread alone asks for 
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -16,10 +16,13 @@ from msgspec import Struct, field
 from gcr.api.barriers import Barrier
 from gcr.api.clusters import ClusterReport, NodeReport
 from gcr.api.listings import JobList
+from gcr.api.partrequests import KeepPartRequest, PartsRequest
 from gcr.api.reports import CheckpointReport, RestoreReport
 from gcr.api.requests import CheckpointRequest, CutRequest, RestoreRequest
-from gcr.cluster.coordination import Coordination, Task
+from gcr.cluster.coordination import Aim, Coordination, Task
+from gcr.cluster.images import root_of
 from gcr.cluster.messages import (
+    AWAY,
     UNKNOWN,
     Ask,
     Begin,
@@ -31,6 +34,8 @@ from gcr.cluster.messages import (
     Finish,
     GiveUp,
     Go,
+    Keep,
+    Kept,
     Late,
     Left,
     Lost,
@@ -42,9 +47,10 @@ from gcr.cluster.messages import (
     Stopped,
     Wait,
 )
-from gcr.cluster.nodes import Link
+from gcr.cluster.nodes import STORE_S, Link
 from gcr.clustererrors import NodeUnreachable
 from gcr.cuterrors import CutGivenUp
+from gcr.cutroot import Root, RootPart, image_of, newest_first
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone, Refused, UsageError, typed
 from gcr.protocol.jsonbody import error_to_json
 
@@ -65,11 +71,24 @@ def new_cut() -> str:
 
 
 class Heard(Struct):
-    """The words of nodes. `errors`: the first one of each, in the order they came. `cuts`: of suspended parts."""
+    """The words of nodes. `errors`: the first one of each, in the order they came. `cuts`: of suspended parts.
+
+    parts: of the image that is being made · images: the names of those that stopped parts are in
+    """
 
     reports: dict[str, Report] = field(default_factory=dict)
     errors: dict[str, GcrError] = field(default_factory=dict)
     cuts: set[str] = field(default_factory=set)
+    parts: dict[str, RootPart] = field(default_factory=dict)
+    images: dict[str, str] = field(default_factory=dict)
+    root_text: str = ""  # of the image that is being made, once all parts are durable
+
+    def compose(self, request: Transfer, nodes: Iterable[str]) -> None:
+        """Makes the root of the image, once."""
+        if not self.root_text:
+            image, cut = image_of(str(request.image)) or str(request.image), str(request.cut)
+            parts = tuple(self.parts[node] for node in nodes)
+            self.root_text = Root(image, cut, str(request.target), time.time(), parts).to_text()
 
 
 class Running(Struct):
@@ -96,7 +115,7 @@ class Running(Struct):
     def run(self) -> ClusterReport:
         """Returns once every node has come to rest, or is silent. Ctrl-C gives the cut up first."""
         cut = self.request.cut or ""
-        coordination = Coordination.of(self.task, cut, [*self.links])
+        coordination = Coordination.of(self.task, cut, [*self.links], _aim(self.request))
         orders = coordination.start()
         while not (orders and isinstance(orders[-1], Finish)):
             for order in orders:
@@ -111,6 +130,7 @@ class Running(Struct):
         cut = coordination.cut if self.task is Task.CHECKPOINT else next(iter(self.heard.cuts), "")
         return ClusterReport(
             job=str(self.request.target),
+            image=image_of(self.request.image) if self.request.image else None,
             cut=(cut or None) if len(self.heard.cuts) < 2 else None,
             outcome=outcome.value,
             nodes=tuple(self._of_node(node, place) for node, place in coordination.places.by_node.items()),
@@ -141,14 +161,24 @@ class Running(Struct):
             case Begin():
                 self._start(self._transfer, order.node, self.request)
             case Restore():
-                alone = RestoreRequest(target=self.request.target, timeout=self.request.timeout)
-                self._start(self._transfer, order.node, alone)
+                self._start(self._transfer, order.node, self._alone(order))
+            case Keep():
+                self.heard.compose(self.request, self.links)
+                self._start(self._keep, order.node)
             case Go():
                 self._start(self._say, order.node, CutRequest(id=coordination.cut, barrier=order.barrier))
             case GiveUp():
                 self._start(self._say, order.node, CutRequest(id=order.cut))
             case Ask():
                 self._start(self._ask, order.node)
+
+    def _alone(self, order: Restore) -> RestoreRequest:
+        """Returns the request for a part that waits for no other node."""
+        image = self.heard.images.get(order.node, self.request.image) if order.revives else None
+        store = self.request.store if image else None
+        return RestoreRequest(
+            target=self.request.target, timeout=self.request.timeout, image=image, store=store, revive=image is not None
+        )
 
     def _mark(self, coordination: Coordination) -> None:
         """Keeps the time at which all nodes had come to a barrier."""
@@ -161,6 +191,8 @@ class Running(Struct):
             return self.still_s
         if wait is Wait.ANSWERS:
             return ANSWERS_S
+        if wait is Wait.KEPT:
+            return STORE_S
         return self.timeout + (0.0 if wait is Wait.ADMITTED else self.grace_s)
 
     @staticmethod
@@ -186,7 +218,34 @@ class Running(Struct):
             self._inbox.put(Done(node))
 
     def _came(self, node: str, barrier: Barrier) -> None:
-        self._inbox.put(Came(node, barrier))
+        if barrier is Barrier.DURABLE and node not in self.heard.parts:
+            self._start(self._durable, node)  # this thread brings the answers of the node
+        else:
+            self._inbox.put(Came(node, barrier))
+
+    def _durable(self, node: str) -> None:
+        """Asks for the facts of a part that is durable. After an error the part tells again that it waits."""
+        request = self.request
+        try:
+            name = str(request.image)
+            there = self.links[node].parts(PartsRequest(image=image_of(name) or name, store=request.store)).parts
+            part = next(each for each in there if each.image == name)
+            self.heard.parts[node] = RootPart(node, part.seal, part.bytes)
+        except Exception as error:
+            log.info("node %s: its part of image %s: %s", node, request.image, error)
+        else:
+            self._inbox.put(Came(node, Barrier.DURABLE))
+
+    def _keep(self, node: str) -> None:
+        try:
+            self.links[node].keep(KeepPartRequest(root=self.heard.root_text, store=self.request.store))
+        except Exception as failure:
+            error = typed(failure)
+            log.info("node %s: %s", node, error.message, exc_info=not isinstance(failure, GcrError))
+            self.heard.errors.setdefault(node, error)
+            self._inbox.put(Failed(node))
+        else:
+            self._inbox.put(Kept(node))
 
     def _say(self, node: str, word: CutRequest) -> None:
         """Says a word to a part. An error is only logged: the part tells again that it waits, or gives up in time."""
@@ -201,8 +260,10 @@ class Running(Struct):
         while time.monotonic() < began + ANSWERS_S:
             try:
                 found = _standing(node, str(self.request.target), self.links[node].jobs())
+                if found and found.place is Place.GONE:
+                    found = self._stopped(node) or found
                 if found and (found.place is not Place.GONE or time.monotonic() > began + ABSENT_S):
-                    if found.place is Place.SUSPENDED:
+                    if found.place in AWAY:
                         self.heard.cuts.add(found.cut)
                     self._inbox.put(found)
                     return
@@ -210,6 +271,26 @@ class Running(Struct):
                 log.info("node %s: %s", node, error)
             time.sleep(LOOK_S)
         self._inbox.put(Lost(node))
+
+    def _stopped(self, node: str) -> Stands | None:
+        """Returns where a job stands that is not there: in its part of an image, if it was stopped into that."""
+        request = self.request
+        answer = self.links[node].parts(PartsRequest(job=str(request.target), store=request.store))
+        whole = {each.image: root for each in answer.parts if each.whole and (root := root_of(each))}
+        newest = next(iter(newest_first([*whole.values()])), None) if answer.stopped else None
+        root = whole.get(str(request.image)) if request.image else newest
+        if root is None:
+            return None
+        self.heard.images[node] = root.part
+        return Stands(node, Place.STOPPED, root.cut)
+
+
+def _aim(request: Transfer) -> Aim:
+    if not isinstance(request, CheckpointRequest):
+        return Aim(imaged=request.image is not None)
+    if request.stop:
+        return Aim(Place.STOPPED, imaged=True)
+    return Aim(Place.RUNNING if request.leave_running else Place.SUSPENDED, imaged=request.image is not None)
 
 
 _AT_REST = {

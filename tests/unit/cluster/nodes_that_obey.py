@@ -3,9 +3,10 @@
 import random
 from dataclasses import dataclass, field
 
-from gcr.api.barriers import Barrier
-from gcr.cluster.coordination import Coordination, Task
+from gcr.api.barriers import BEFORE_IMAGED, BEFORE_SUSPENDED, Barrier
+from gcr.cluster.coordination import TO_SUSPEND, Aim, Coordination, Task
 from gcr.cluster.messages import (
+    AWAY,
     Ask,
     Begin,
     Came,
@@ -16,6 +17,8 @@ from gcr.cluster.messages import (
     Finish,
     GiveUp,
     Go,
+    Keep,
+    Kept,
     Late,
     Left,
     Lost,
@@ -33,6 +36,7 @@ CUT = "c" * 32
 class Node:
     """One node's daemon and its part of the job: what it is, whatever the coordinator knows.
 
+    suspended: it does not run; `stopped`: since its processes are in an image alone · kept: its store has the root
     at: the barrier at which it waits · unreachable: it does not answer · cannot_restore: each restore of it fails
     """
 
@@ -46,6 +50,8 @@ class Node:
     given_up: bool = False
     unreachable: bool = False
     cannot_restore: bool = False
+    stopped: bool = False
+    kept: bool = False
 
 
 @dataclass
@@ -62,8 +68,9 @@ class World:
     deadline: int = 0
 
     @classmethod
-    def of(cls, chance: random.Random, task: Task, nodes: list[Node], faults: float) -> "World":
-        return cls(chance, Coordination.of(task, CUT, [n.name for n in nodes]), {n.name: n for n in nodes}, faults)
+    def of(cls, chance: random.Random, task: Task, nodes: list[Node], faults: float, aim: Aim = TO_SUSPEND) -> "World":
+        coordination = Coordination.of(task, CUT, [n.name for n in nodes], aim)
+        return cls(chance, coordination, {n.name: n for n in nodes}, faults)
 
     def run(self, most: int = 20_000) -> Outcome:
         self.obey(self.coordination.start())
@@ -85,8 +92,8 @@ class World:
         match self.chance.choice(kinds):
             case "arrive":
                 event = self.inbox.pop(self.chance.randrange(len(self.inbox)))
-                if self.chance.random() < 0.1:
-                    self.inbox.append(event)  # told twice
+                if self.chance.random() < 0.1 and isinstance(event, Came):
+                    self.inbox.append(event)  # told twice, as barriers are; a command ends once
                 self.obey(self.coordination.on(event))
             case "go on":
                 self.go_on(self.chance.choice(busy))
@@ -102,6 +109,7 @@ class World:
         elif node.passed < len(barriers):
             barrier = barriers[node.passed]
             if barrier in node.go:
+                assert barrier is not Barrier.DURABLE or all(each.kept for each in self.nodes.values())
                 node.passed += 1
                 node.at = None
             elif node.at is not barrier or self.chance.random() < 0.02:  # it tells again, in case it was not heard
@@ -110,14 +118,37 @@ class World:
         elif node.cannot_restore and node.command is not Task.CHECKPOINT:
             self.taken_back(node)
         else:
-            node.suspended = node.command is Task.CHECKPOINT
-            node.cut = CUT if node.suspended else ""
-            node.command = None
+            self.finish(node)
             self.tell(node, Done(node.name))
+
+    def finish(self, node: Node) -> None:
+        """Its command is done: it is where that leads."""
+        place = self.aim.place if node.command is Task.CHECKPOINT else Place.RUNNING
+        node.suspended, node.stopped = place in AWAY, place is Place.STOPPED
+        node.cut = CUT if node.suspended else ""
+        node.command = None
+
+    def left_alone(self, node: Node) -> None:
+        """No word comes any more: its part is taken back, unless its store has the root."""
+        if node.command is Task.CHECKPOINT and node.kept and node.at is Barrier.DURABLE and not node.given_up:
+            self.finish(node)
+        node.command = None
+
+    def reborn(self, node: Node) -> None:
+        """Its daemon has a successor, which finds what was decided: a part that has passed `still` is suspended."""
+        if node.command is Task.CHECKPOINT and self.aim.imaged and node.passed >= len(BEFORE_SUSPENDED):
+            node.suspended, node.cut = True, CUT
+        if node.command is Task.RESTORE:
+            node.stopped = False  # its processes were made, and stay
+        node.command = None
+
+    @property
+    def aim(self) -> Aim:
+        return self.coordination.aim
 
     def barriers(self, node: Node) -> tuple[Barrier, ...]:
         if node.command is Task.CHECKPOINT:
-            return (Barrier.ADMITTED, Barrier.STILL)
+            return BEFORE_IMAGED if self.aim.imaged else BEFORE_SUSPENDED
         return (Barrier.READY,) if node.command is Task.RESTORE else ()
 
     def taken_back(self, node: Node, left: Left = Left.UNKNOWN) -> None:
@@ -131,11 +162,11 @@ class World:
             self.taken_back(node)
         elif kind == "daemon":  # what was decided stands
             if node.command:
-                node.command = None
+                self.reborn(node)
                 self.tell(node, Lost(node.name))
         elif kind == "silence" and self.chance.random() < 0.3:
             if node.command:
-                node.command = None
+                self.left_alone(node)
                 self.inbox.append(Lost(node.name))
             node.unreachable = True
 
@@ -161,12 +192,17 @@ class World:
         if node.unreachable:
             if isinstance(order, Begin | Restore | Ask):
                 self.inbox.append(Lost(node.name))
+            elif isinstance(order, Keep):
+                self.inbox.append(Failed(node.name))
             return
         match order:
             case Begin():
                 self.begin(node, self.coordination.task)
             case Restore():
+                assert order.revives or not node.stopped
                 self.begin(node, Task.RECOVER)
+            case Keep():
+                self.keep(node)
             case Go():
                 node.go.add(order.barrier)
             case GiveUp():
@@ -181,12 +217,22 @@ class World:
             return
         node.command, node.passed, node.at, node.given_up = task, 0, None, False
 
+    def keep(self, node: Node) -> None:
+        waits = node.command is Task.CHECKPOINT and node.at is Barrier.DURABLE and not node.given_up
+        if not waits or self.chance.random() < self.faults * 0.05:
+            self.tell(node, Failed(node.name))
+            return
+        node.kept = True
+        self.tell(node, Kept(node.name))
+
     def answer(self, node: Node) -> None:
         """Only once it is at rest, or held at a barrier."""
         if node.command and node.at is None:
-            node.command = None  # its caller is gone: it is taken back
+            self.left_alone(node)  # its caller is gone
         if node.command:
             self.tell(node, Stands(node.name, Place.HELD, CUT))
+        elif node.stopped:
+            self.tell(node, Stands(node.name, Place.STOPPED, node.cut))
         elif node.suspended:
             self.tell(node, Stands(node.name, Place.SUSPENDED, node.cut))
         else:

@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict
 
 from gcr import units
-from gcr.api.listings import ImageInfo, ImageList
+from gcr.api.listings import ImageInfo, ImageList, PartInfo, PartOf
 from gcr.cli import text
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
@@ -45,9 +46,19 @@ def _rows(store: "Store") -> list[ImageInfo]:
 
 def _row(store: "Store", name: str) -> ImageInfo:
     try:
-        return info(store.images.manifest(name))
+        return placed(store, store.images.manifest(name))
     except (Damaged, WrongImage) as error:  # one bad image hides no other
         return ImageInfo(image=name, damaged=error.message)
+
+
+def placed(store: "Store", manifest: "Manifest") -> ImageInfo:
+    """Returns the facts of one image, and which part it is where it is a part of an image over nodes."""
+    root = store.roots.of(manifest)
+    rank = root.rank_of(manifest.seal().hex()) if root else None
+    if root is None or rank is None:
+        return info(manifest)
+    part = PartOf(image=root.image, cut=root.cut, rank=rank, nodes=len(root.parts), node=root.parts[rank].node)
+    return PartInfo(**asdict(info(manifest)), part=part)
 
 
 def info(manifest: "Manifest") -> ImageInfo:
@@ -77,4 +88,11 @@ def _cells(image: ImageInfo) -> tuple[str, ...]:
         return (image.image, "-", "-", "-", "-", "-", "-", "DAMAGED")
     made = datetime.fromtimestamp(image.created).strftime("%Y-%m-%d %H:%M:%S")
     sizes = (units.size(each or 0) for each in (image.bytes_total, image.bytes_zero, image.bytes_written))
-    return (image.image, str(image.job), str(image.cut), made, *sizes, "SIMULATED" if image.simulated else "")
+    notes = ["SIMULATED"] if image.simulated else []
+    notes += [said_of(image.part)] if isinstance(image, PartInfo) else []
+    return (image.image, str(image.job), str(image.cut), made, *sizes, ", ".join(notes))
+
+
+def said_of(part: PartOf) -> str:
+    """Returns which part it is, in words."""
+    return f"part {part.rank + 1} of {part.nodes} of {part.image}"

@@ -6,22 +6,24 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import to_builtins
 
+from gcr.api.listings import PartInfo
 from gcr.cli import completing
 from gcr.cli.asking import asked
-from gcr.cli.commands.images import info
+from gcr.cli.commands.images import placed, said_of
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Refused, UsageError
 from gcr.imageerrors import Damaged, NoSuchImage
 
 if TYPE_CHECKING:
+    from gcr.api.listings import ImageInfo
     from gcr.checkpoints.anatomy import RunAnatomy
     from gcr.cli.picture import Picture
     from gcr.image.files.manifest import Manifest
     from gcr.image.store.store import Store
 
-    Found = tuple[Manifest, int] | RunAnatomy
-    """An image, with its bytes of chunks that it has more than once; or a run."""
+    Found = tuple[Manifest, int, ImageInfo] | RunAnatomy
+    """An image, with its bytes of chunks that it has more than once, and its row in a list; or a run."""
 
 STDOUT = "-"
 
@@ -68,7 +70,7 @@ def _looked_at(store: "Store | None", name: str) -> "Found":
         if (run := anatomy_of(store, name)) is None:
             raise
         return run
-    return manifest, _repeated(store, manifest)
+    return manifest, _repeated(store, manifest), placed(store, manifest)
 
 
 def _repeated(store: "Store", manifest: "Manifest") -> int:
@@ -91,7 +93,9 @@ def _picture(found: "Found") -> "Picture":
     if isinstance(found, tuple):
         from gcr.cli.picture import of_image
 
-        return of_image(*found)
+        manifest, repeated, row = found
+        more = [("part", f"{said_of(row.part)}, of cut {row.part.cut}")] if isinstance(row, PartInfo) else []
+        return of_image(manifest, repeated, more)
     from gcr.cli.runpicture import of_run
 
     return of_run(found)
@@ -115,10 +119,10 @@ def _write(page: str, path: Path) -> None:
         raise Refused(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _fields(manifest: "Manifest", repeated: int) -> dict[str, Any]:
+def _fields(manifest: "Manifest", repeated: int, row: "ImageInfo") -> dict[str, Any]:
     from gcr.image.files.anatomy import bytes_by_device, origins, phases, size_classes, stop_s
 
-    facts = {name: value for name, value in info(manifest).to_json().items() if name != "damaged"}
+    facts = {name: value for name, value in row.to_json().items() if name != "damaged"}
     return {
         **facts,
         "bytes_changed": manifest.costs.bytes_changed,
