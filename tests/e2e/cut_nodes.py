@@ -25,6 +25,7 @@ STILL_S = 10.0  # of a coordinator
 CUT_S = 3.0  # of a node, which gives up by itself then
 CROWD, STEADY = str(VICTIMS / "crowd_victim.py"), str(VICTIMS / "steady_victim.py")
 AT_REST = ("running", "suspended")
+TRIES = 5
 
 
 class Watched(SocketLink):
@@ -158,6 +159,15 @@ class Nodes:
             return RestoreRequest(target=root.job, cut=new_cut(), timeout=30.0, image=root.part, revive=True)
 
         return Over(links or self.links(), STILL_S).restore_image(name, None, part_of)
+
+    def come_back(self) -> Result:
+        """Brings the job back from its image. The nodes share one space of pids: another program may have taken one."""
+        for _ in range(TRIES):
+            back = self.restore_image()
+            if back.error is None or "in use" not in back.error.message:
+                break
+        assert (back.error, back.report.outcome) == (None, "done"), back
+        return back
 
     def recover(self) -> Result:
         return Over(self.links(), STILL_S).recover(RestoreRequest(target=JOB, timeout=30.0))

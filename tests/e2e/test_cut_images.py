@@ -65,8 +65,7 @@ def rooted(machine: Machine) -> list[str]:
 def runs_again(nodes: Nodes) -> None:
     states = {*nodes.states()}
     if "stopped" in states:
-        back = nodes.restore_image()
-        assert (back.error, back.report.outcome) == (None, "done"), back
+        nodes.come_back()
     elif "suspended" in states:
         nodes.run_again()
     assert {*nodes.states()} == {"running"}
@@ -81,8 +80,7 @@ def settled(nodes: Nodes) -> str:
     states = {*nodes.states()}
     assert states in ({"running"}, {"stopped"}, {"suspended"}, {"stopped", "suspended"}), states
     if "stopped" in states:  # all can come back: from the image, or where they are suspended
-        back = nodes.restore_image()
-        assert (back.error, back.report.outcome) == (None, "done"), back
+        nodes.come_back()
     runs_again(nodes)
     return "running" if states == {"running"} else "away"
 
@@ -136,8 +134,7 @@ def test_a_job_that_runs_on_comes_back_from_its_last_image_after_its_end(nodes: 
         row = machine.job(JOB)
         assert row
         machine.end_by_pid(row["pid"])
-    back = nodes.restore_image()
-    assert (back.error, back.report.cut) == (None, done["cut"]), back
+    assert nodes.come_back().report.cut == done["cut"]
     nodes.are_right()
 
 
@@ -158,8 +155,7 @@ def test_an_image_that_lacks_a_part_is_refused_by_name_and_an_earlier_whole_one_
     assert (refused["code"], refused["exit"]) == ("cut_incomplete", 3), refused
     assert f"part {ODD + 1} of {FEW}, of node n{ODD}" in refused["message"]
     assert nodes.states() == ["stopped"] * FEW
-    back = nodes.restore_image()
-    assert back.error is None, back
+    nodes.come_back()
     gone = odd.gcr("rm", *names_of(odd))
     assert [each["image"] for each in gone.body["parts"]] == ["night"]
     jsonschema.Draft202012Validator(schemas.load("rm")).validate(gone.body)
@@ -206,7 +202,7 @@ def test_a_part_that_was_suspended_alone_runs_on_where_the_image_of_another_fail
     [
         ("checkpoint.durable", "running"),
         ("image.rooted", None),  # the root is in one store, and perhaps in the other
-        ("checkpoint.went_durable", "away"),
+        pytest.param("checkpoint.went_durable", "away", marks=SLOW),
         pytest.param("image.root", "running", marks=SLOW),
         pytest.param("checkpoint.dumped", "running", marks=SLOW),
     ],
@@ -225,7 +221,7 @@ def test_a_coordinator_that_is_killed_leaves_all_running_or_all_able_to_come_bac
 
 
 @pytest.mark.parametrize(
-    ("number", "step"), [(0, "durable"), (1, "went_durable"), *(pytest.param(1, s, marks=SLOW) for s in ("dumped",))]
+    ("number", "step"), [(0, "durable"), *(pytest.param(1, s, marks=SLOW) for s in ("went_durable", "dumped"))]
 )
 def test_a_daemon_that_dies_leaves_all_running_or_all_able_to_come_back(nodes: Nodes, number: int, step: str):
     nodes.machines[number].inject(f"checkpoint.{step} die")
@@ -272,7 +268,7 @@ def test_a_restore_that_fails_on_one_node_leaves_all_stopped(nodes: Nodes, odd: 
     assert nodes.states() == ["stopped"] * FEW
 
 
-@pytest.mark.parametrize("step", ["ready", "went_ready"])
+@pytest.mark.parametrize("step", [slowly("ready"), slowly("went_ready")])
 def test_a_coordinator_that_is_killed_in_a_restore_leaves_no_mix(nodes: Nodes, odd: Machine, step: str):
     assert nodes.image().error is None
     with odd.held_at(f"restore.{step}"):
@@ -322,8 +318,7 @@ def test_images_at_random_instants_and_deaths_leave_no_mix(tmp_path: Path, round
             states = {*nodes.states()}
             assert states in ({"running"}, {"stopped"}, {"suspended"}, {"stopped", "suspended"}), (number, victim)
             if "stopped" in states:
-                back = nodes.restore_image()
-                assert back.error is None, (number, victim, back)
+                nodes.come_back()
             elif "suspended" in states:
                 assert nodes.restore().error is None
             until(lambda b=before: all(x > y for x, y in zip(steps_of(nodes), b, strict=True)), 30, "all run on")

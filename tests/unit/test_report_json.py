@@ -18,6 +18,7 @@ from test_reports import process as seen
 
 from gcr import schemas
 from gcr.api.answers import Answer
+from gcr.api.barriers import Barrier
 from gcr.api.events import ProgressEvent
 from gcr.api.listings import ArenaReady, ImageInfo, ImageState, JobInfo, OnlyCopy, PartInfo, PartOf
 from gcr.api.reports import Report, SwapReport
@@ -346,3 +347,9 @@ def test_words_that_are_not_utf_8_are_told_as_they_are() -> None:
     told = json.loads(json.dumps(job.to_json()))
     assert (told["command"], told["only_in"]["store"]) == (["cat", word], f"/{word}")
     assert JobInfo.from_json(told) == job
+
+
+@pytest.mark.parametrize("command", ["ps", "top"])
+def test_the_schemas_know_every_barrier(command: str) -> None:
+    text = json.dumps(schemas.load(command))
+    assert json.dumps([*(each.value for each in Barrier), None]) in text

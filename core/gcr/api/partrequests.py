@@ -46,7 +46,7 @@ class KeepPartRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class DropPartsRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Removes this node's parts of an image of a job, of cuts before `cut`, whose root is here."""
+    """Removes this node's parts of an image that are older than that of `cut`, of the same job, if its root is here."""
 
     op = "drop_parts"
 

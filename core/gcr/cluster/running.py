@@ -60,6 +60,7 @@ GRACE_S = 30.0
 ANSWERS_S = 30.0  # for a daemon to be there, and for its job to come to rest
 ABSENT_S = 2.0  # a job that a new daemon does not know may be about to be registered again
 LOOK_S = 0.05
+NEWER_S = 0.001
 
 Transfer = CheckpointRequest | RestoreRequest
 Report = CheckpointReport | RestoreReport
@@ -82,13 +83,15 @@ class Heard(Struct):
     parts: dict[str, RootPart] = field(default_factory=dict)
     images: dict[str, str] = field(default_factory=dict)
     root_text: str = ""  # of the image that is being made, once all parts are durable
+    latest: float = 0.0  # the newest root of this image so far, seconds since the epoch
 
     def compose(self, request: Transfer, nodes: Iterable[str]) -> None:
         """Makes the root of the image, once."""
         if not self.root_text:
             image, cut = image_of(str(request.image)) or str(request.image), str(request.cut)
             parts = tuple(self.parts[node] for node in nodes)
-            self.root_text = Root(image, cut, str(request.target), time.time(), parts).to_text()
+            created = max(time.time(), self.latest + NEWER_S)  # also where another coordinator's clock is ahead
+            self.root_text = Root(image, cut, str(request.target), created, parts).to_text()
 
 
 class Running(Struct):
@@ -230,6 +233,7 @@ class Running(Struct):
             name = str(request.image)
             there = self.links[node].parts(PartsRequest(image=image_of(name) or name, store=request.store)).parts
             part = next(each for each in there if each.image == name)
+            self.heard.latest = max([self.heard.latest, *(root.created for each in there if (root := root_of(each)))])
             self.heard.parts[node] = RootPart(node, part.seal, part.bytes)
         except Exception as error:
             log.info("node %s: its part of image %s: %s", node, request.image, error)

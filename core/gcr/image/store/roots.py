@@ -91,10 +91,13 @@ class Roots(Struct, frozen=True):
         sync(self.images.folder)
 
     def older(self, image: str, cut: str) -> Iterator[Manifest]:
-        """Yields the parts of an image that are older than that of `cut`, of the same job, and have a root."""
-        found = [part for part in self.parts(image, None) if part.root]
+        """Yields the parts of an image that are older than that of `cut`, of the same job, if the root of that is here.
+
+        One without a root is of a cut that was given up, or whose root is on other nodes; that cut is older as well.
+        """
+        found = [*self.parts(image, None)]
         kept = next((part for part in found if part.root and part.root.cut == cut), None)
         for part in found if kept else ():
-            assert part.root and kept and kept.root
-            if part.root.job == kept.root.job and part.root.created < kept.root.created:
+            assert kept
+            if part.manifest.source.job == kept.manifest.source.job and part.manifest.created < kept.manifest.created:
                 yield part.manifest

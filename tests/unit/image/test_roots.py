@@ -1,0 +1,125 @@
+"""Roots of images over nodes in a store: each is there beside its part, whole or not at all, and goes with it."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from shutil import rmtree
+
+import pytest
+from msgspec.structs import replace
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from disk import Disk
+from imaging import bytes_of, write
+
+from gcr.cutroot import Root, RootPart
+from gcr.image.files.manifest import Manifest
+from gcr.image.store.roots import StoredPart
+from gcr.image.store.store import Store
+from gcr.imageerrors import NoSuchImage, WrongImage
+
+pytestmark = pytest.mark.on_disk
+
+OTHER = RootPart("b", "e" * 64, 7)
+
+
+def root_of(manifest: Manifest, created: float, cut: str) -> Root:
+    own = RootPart("a", manifest.seal().hex(), manifest.costs.bytes_total)
+    return Root("night", cut, manifest.source.job, created, (own, OTHER))
+
+
+def part(store: Store, number: int, rooted: bool = True, job: str = "llm") -> Root:
+    """Writes the part of the cut made at second `number`, and its root. Returns the root."""
+    cut = f"{number:x}".rjust(16, "0").ljust(32, "0")
+    manifest = write(store, f"night.{cut[:16]}", [bytes_of(number, 5000)], job, created=float(number))
+    root = root_of(manifest, float(number), cut)
+    if rooted:
+        store.roots.keep(root)
+    return root
+
+
+def known(parts: Sequence[StoredPart]) -> dict[str, Root | None]:
+    return {each.manifest.name: each.root for each in parts}
+
+
+def test_a_part_is_found_with_its_root_and_one_without_is_found_as_such(plain: Store) -> None:
+    first, second = part(plain, 1), part(plain, 2, rooted=False)
+    write(plain, "night", [bytes_of(9, 100)])
+    write(plain, "day.0123456789abcdef", [bytes_of(9, 100)])
+    assert known([*plain.roots.parts("night", None)]) == {first.part: first, second.part: None}
+    assert known([*plain.roots.parts(None, "llm")]) == {first.part: first}
+    assert known([*plain.roots.parts(None, "other")]) == {}
+
+
+def test_a_root_that_is_damaged_or_of_another_image_is_as_none(plain: Store) -> None:
+    root = part(plain, 1)
+    path = plain.path / "images" / f"{root.part}.cut"
+    for wrong in (b"", b"\xff", path.read_bytes()[:-9], replace(root, parts=(OTHER,)).to_text().encode()):
+        path.write_bytes(wrong)
+        assert known([*plain.roots.parts("night", None)]) == {root.part: None}
+    plain.roots.keep(root)
+    assert known([*plain.roots.parts("night", None)]) == {root.part: root}
+
+
+def test_a_root_is_kept_beside_its_own_part_alone(plain: Store) -> None:
+    root = part(plain, 1, rooted=False)
+    with pytest.raises(WrongImage, match="no part of cut"):
+        plain.roots.keep(replace(root, parts=(OTHER,)))
+    with pytest.raises(NoSuchImage):
+        plain.roots.keep(replace(root, cut="f" * 32))
+    assert known([*plain.roots.parts("night", None)]) == {root.part: None}
+
+
+def test_a_root_goes_with_its_part_and_a_clean_up_takes_what_is_left(plain: Store) -> None:
+    root, other = part(plain, 1), part(plain, 2)
+    images = plain.path / "images"
+    plain.remove([root.part])
+    assert [each.name for each in images.glob("*.cut*")] == [f"{other.part}.cut"]
+    for left in (f"{root.part}.cut", f"{root.part}.cut.new", f"{other.part}.cut.new"):
+        (images / left).write_bytes(b"x")
+    plain.clean()
+    assert [each.name for each in images.glob("*.cut*")] == [f"{other.part}.cut"]
+
+
+def test_former_parts_are_those_of_the_same_job_before_a_cut_whose_root_is_here(plain: Store) -> None:
+    first, second, third = part(plain, 1), part(plain, 2, rooted=False), part(plain, 3)
+    part(plain, 4, rooted=False)
+    part(plain, 0, job="other")
+    older = lambda root: {each.name for each in plain.roots.older("night", root.cut)}  # noqa: E731
+    assert older(third) == {first.part, second.part}
+    assert older(first) == set()
+    assert older(replace(third, cut="f" * 32)) == set()
+
+
+def test_a_crash_leaves_the_root_or_none_and_never_an_image_without_its_bytes(tmp_path: Path) -> None:
+    """The former part has its root whatever happens; the new one has it whole, or not at all."""
+    store = Store(tmp_path / "store")
+    former = part(store, 1)
+    new = part(store, 2, rooted=False)
+    disk, seen = Disk(store.path), set()
+    with disk.recorded():
+        store.roots.keep(new)
+    for state in disk.states():
+        after = tmp_path / "after"
+        state.write_to(after)
+        found = known([*Store(after).roots.parts("night", None)])
+        assert found[former.part] == former
+        assert found[new.part] in (None, new)
+        seen.add(found[new.part])
+        rmtree(after)
+    assert seen == {None, new}
+    assert known([*store.roots.parts("night", None)])[new.part] == new
+
+
+def test_a_crash_while_a_part_goes_leaves_no_root_without_its_part(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    root = part(store, 1)
+    disk = Disk(store.path)
+    with disk.recorded():
+        store.remove([root.part])
+    for state in disk.states():
+        after = tmp_path / "after"
+        state.write_to(after)
+        assert known([*Store(after).roots.parts("night", None)]) in ({}, {root.part: None}, {root.part: root})
+        rmtree(after)
