@@ -6,11 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
-from imaging import check, files, flipped, read, write
+from imaging import check, described, files, flipped, mapped, read, write
+from msgspec.structs import replace
 from nodes import Running, pulled, running, shares
 from remotes import COMMON, OTHER, OWN, contents, pushed
 
@@ -26,7 +27,8 @@ from gcr.image.pack.format import NOTES
 from gcr.image.remote.arriving import Arriving
 from gcr.image.remote.transfer import Transfer
 from gcr.image.store.store import Store
-from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable, WrongImage, WrongKey
+from gcr.image.write.writer import ImageWriter
+from gcr.imageerrors import Damaged, ImageNeeded, NoSuchImage, StoreBusy, StoreUnusable, WrongImage, WrongKey
 from gcr.swarm.peer import Limits
 
 
@@ -294,6 +296,23 @@ def test_an_image_that_is_removed_while_a_peer_reads_stays_until_it_is_done(stor
     assert store.images.names() == []
     check(other, "warm")
     assert store.clean() > len(COMMON)
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_the_name_of_a_jobs_only_copy_goes_while_a_peer_reads_unless_the_job_needs_it(
+    store: Store, other: Store, needed: bool
+) -> None:
+    with ImageWriter(store, "warm") as writer:
+        writer.add([(mapped(COMMON), {})])
+        writer.commit(lambda contents: replace(described("warm", [len(COMMON)])(contents), only_copy=True))
+    with running(store.path) as node:
+        pulled(other, [node])
+        jobs = {"warm": "llm"} if needed else {}
+        with pytest.raises(ImageNeeded) if needed else nullcontext():
+            assert store.remove(["warm"], lambda: jobs) == 0, "the packs stay until the peer has left"
+        assert store.images.names() == (["warm"] if needed else [])
+        with pytest.raises(StoreBusy):
+            store.clean()
 
 
 @pytest.mark.parametrize("text", ["node1:7443", "tls://", "https://a:1", "tls://a:1/x", "tls://u@a:1", "tls://a:b"])

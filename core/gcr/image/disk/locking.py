@@ -54,6 +54,20 @@ def locked(store: Path, how: int, patience: float | None) -> Iterator[None]:
 
 
 @contextmanager
+def packs_locked(mark: Path, how: int, patience: float | None) -> Iterator[None]:
+    """Holds the lock of a store's packs, which is on its mark: shared while peers read them, alone to remove them.
+
+    One that removes packs holds the lock of the store first. Raises as `locked`; FileNotFoundError without a mark.
+    """
+    held = Held(os.open(mark, (os.O_RDONLY if how == fcntl.LOCK_SH else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW))
+    try:
+        _lock(held.fd, how, patience)
+        yield
+    finally:
+        held.close()
+
+
+@contextmanager
 def running(lock: Path, run: str, patience: float | None = 0.0) -> Iterator[None]:
     """Holds a lock file of a run, which stays, empty.
 

@@ -1,4 +1,8 @@
-"""The lock of the store while peers read from it: no pack goes between a peer's first look and its last piece."""
+"""The lock of a store's packs while peers read them: none goes between a peer's first look and its last piece.
+
+It is not the lock of readers and writers. No peer makes an image the only copy of a job, so `gcr rm` need not wait for
+peers: the image's name goes at once, and its packs with a later clean-up.
+"""
 
 import asyncio
 import fcntl
@@ -6,14 +10,15 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from gcr.image.disk.locking import locked
+from gcr.image.disk.locking import locked, packs_locked
+from gcr.image.store.mark import MARK
 
 LEASE_S = 10.0  # after the last request of a peer; one that pulls asks several times a second
 _LOOK_S = 0.5
 
 
 class Lease:
-    """Holds the store's lock, as any reader does, from a request on until none came for LEASE_S."""
+    """Holds the lock of the store's packs from a request on until none came for LEASE_S."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -30,7 +35,10 @@ class Lease:
 
     def _take(self) -> ExitStack:
         with ExitStack() as stack:
-            stack.enter_context(locked(self._store, fcntl.LOCK_SH, None))
+            try:
+                stack.enter_context(packs_locked(self._store / MARK, fcntl.LOCK_SH, None))
+            except FileNotFoundError:  # a store of before there was a mark
+                stack.enter_context(locked(self._store, fcntl.LOCK_SH, None))
             return stack.pop_all()
 
     async def run(self) -> None:

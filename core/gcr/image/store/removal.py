@@ -4,15 +4,16 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from msgspec import Struct
 
-from gcr.image.disk.locking import locked
+from gcr.image.disk.locking import locked, packs_locked
 from gcr.image.files.manifest import SUFFIX as MANIFEST
 from gcr.image.files.manifest import none_called
 from gcr.image.store.cleaning import Cleaner
 from gcr.image.store.images import Images
+from gcr.image.store.mark import MARK
 from gcr.imageerrors import Damaged, ImageNeeded, NoSuchImage, StoreBusy, WrongImage
 
 log = logging.getLogger(__name__)
@@ -59,14 +60,16 @@ class Removal(Struct, frozen=True):
 
     def _removed(self, going: Sequence[str]) -> int:
         """Reads all other images before it removes anything. The lock is held."""
-        try:
-            needed = self.images.pack_ids({*self.images.names()}.difference(going))
-        except (Damaged, WrongImage) as error:
-            log.info("%s: not cleaned up: %s", self.images.store, error)
+        with ExitStack() as until:
+            try:
+                until.enter_context(packs_locked(self.images.store / MARK, fcntl.LOCK_EX, 0.0))
+                needed = self.images.pack_ids({*self.images.names()}.difference(going))
+            except (Damaged, WrongImage, StoreBusy) as error:
+                log.info("%s: not cleaned up: %s", self.images.store, error)
+                self.cleaner.unlink_images(going)
+                return 0
             self.cleaner.unlink_images(going)
-            return 0
-        self.cleaner.unlink_images(going)
-        return self.cleaner.clean(needed)
+            return self.cleaner.clean(needed)
 
     def _seals_of(self, names: Iterable[str]) -> Mapping[str, bytes]:
         """Returns the seals of those that can be read."""

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from gcr.image.crypto.cipher import PLAIN, Cipher
 from gcr.image.disk.durable import unlink
-from gcr.image.disk.locking import locked
+from gcr.image.disk.locking import locked, packs_locked
 from gcr.image.store.claim import Claim, claimed, held
 from gcr.image.store.cleaning import Cleaner
 from gcr.image.store.images import Images
-from gcr.image.store.mark import Mark
+from gcr.image.store.mark import MARK, Mark
 from gcr.image.store.opening import open_store
 from gcr.image.store.packs import Packs
 from gcr.image.store.removal import Removal
@@ -77,9 +77,11 @@ class Store:
     def clean(self, patience: float = 0.0) -> int:
         """Removes what writers that died have left, and what no image needs. Returns the bytes freed.
 
-        Raises StoreBusy; Damaged and WrongImage for an image that cannot be read, since its packs are unknown.
+        Raises StoreBusy, also while peers read packs; Damaged and WrongImage for an image that cannot be read, since
+        its packs are unknown.
         """
-        with locked(self.path, fcntl.LOCK_EX, patience):
+        how = fcntl.LOCK_EX
+        with locked(self.path, how, patience), packs_locked(self.path / MARK, how, patience):
             return self._cleaner.clean(self.images.pack_ids(self.images.names()))
 
     def sweep(self) -> None:
