@@ -1,5 +1,6 @@
 """The recipes of examples/deploy, checked by the validators of their formats."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -94,8 +95,58 @@ def test_systemd_understands_the_unit(tmp_path: Path, monkeypatch: pytest.Monkey
     passes(analyze, "--user", "--man=no", "verify", str(DEPLOY / name))
 
 
-def test_the_prolog_passes_shellcheck() -> None:
-    passes(program("shellcheck"), str(DEPLOY / "slurm-prolog.sh"))
+def test_the_pods_of_the_ray_cluster_are_such_by_the_schema_and_run_ray_under_gcr() -> None:
+    """KubeRay's own schema is not at hand: its operator makes pods of these templates."""
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: make test")
+    cluster = yaml.safe_load((DEPLOY / "raycluster.yaml").read_text())
+    assert (cluster["apiVersion"], cluster["kind"]) == ("ray.io/v1", "RayCluster")
+    assert cluster["metadata"]["annotations"] == {"ray.io/overwrite-container-cmd": "true"}
+    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    for group in groups:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, **group["template"]}
+        validate.validate(pod, validate.latest_version(), strict=True)
+        (container,) = pod["spec"]["containers"]
+        assert container["args"][0].endswith("exec gcr run --name ray -- $KUBERAY_GEN_RAY_START_CMD")
+        (folders,) = pod["spec"]["initContainers"]
+        assert {each["value"] for each in container["env"]} == {*folders["command"][4:]}
+        assert folders["volumeMounts"] == container["volumeMounts"] == [{"name": "gcr", "mountPath": "/gcr"}]
+    assert [group["rayStartParams"] for group in groups] == [{"num-gpus": "0"}, {}]
+
+
+@pytest.mark.parametrize("script", ["slurm-prolog.sh", "slurm-job.sh"])
+def test_scripts_pass_shellcheck(script: str) -> None:
+    passes(program("shellcheck"), str(DEPLOY / script))
+
+
+@pytest.mark.parametrize(
+    ("images", "saved", "begun", "number"),
+    [
+        ([], True, "run --name train -- python train.py", 1),
+        (["night"], False, "run --name train -- python train.py", 1),
+        (["train-7.1", "train-7.10", "train-7.9", "train-70.99"], True, "restore --image train-7.10 --attach", 11),
+    ],
+)
+def test_the_job_of_slurm_saves_its_program_when_told_and_goes_on_from_its_newest_image(
+    tmp_path: Path, images: Sequence[str], saved: bool, begun: str, number: int
+) -> None:
+    """gcr and scontrol are stand-ins that write down what they are told; the program ends when it was saved."""
+    told, run = tmp_path / "told", "kill -USR1 $PPID; for _ in $(seq 600); do [ -e over ] && exit 5; sleep 0.05; done"
+    listing = json.dumps({"images": [{"name": name} for name in images]})
+    checkpoint = f"touch over; exit {0 if saved else 4}"
+    stand_ins = {
+        "gcr": f'[ "$2" = images ] && echo \'{listing}\' && exit; echo "$@" >>{told}\n'
+        f"case $1 in checkpoint) {checkpoint} ;; *) {run} ;; esac",
+        "scontrol": f'echo "scontrol $@" >>{told}',
+    }
+    for name, body in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    command = ["sh", str(DEPLOY / "slurm-job.sh"), "python", "train.py"]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (5, ""), done.stderr
+    save = f"checkpoint train --image train-7.{number} --stop --wait durable"
+    assert told.read_text().splitlines() == [begun, save, *(["scontrol requeue 7"] if saved else [])]
 
 
 @pytest.mark.parametrize(
