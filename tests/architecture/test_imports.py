@@ -71,6 +71,8 @@ WRITERS = {
     "gcr/testing/": "the contract suite opens devices that are not device memory",
     "gcr/image/": "images",
     "gcr/cli/commands/inspect.py": "a page for a browser",
+    "gcr/background.py": "which program runs in the background",
+    "gcr/cluster/exchanges.py": "keys of a cluster's exchanges",
     "gcr/cli/asking.py": "/dev/null, in the place of its output",
 }
 

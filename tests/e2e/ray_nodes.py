@@ -23,12 +23,17 @@ OBJECTS = "80000000"  # bytes of Ray's object store, about the least that it tak
 
 @dataclass
 class RayNodes:
-    """The first node that is added is the head."""
+    """The first node that is added is the head.
+
+    under: the job of gcr that all of Ray's processes on a node are, None for none · gpus: of each node, as Ray counts
+    """
 
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ray", dir="/tmp")))
     machines: dict[str, Machine] = field(default_factory=dict)
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     port: int = 0
+    under: str | None = None
+    gpus: int = 0
 
     @property
     def env(self) -> dict[str, str]:
@@ -38,7 +43,8 @@ class RayNodes:
     def add(self, name: str) -> Machine:
         place = self.folder / name
         place.mkdir(mode=0o700)
-        machine = Machine(place, extra={"GCR_CUT_S": "60"})  # the machine may have much else to do
+        # The machine may have much else to do: a cut gets a minute.
+        machine = Machine(place, extra={"GCR_STORE": str(place / "store"), "GCR_CUT_S": "60"})
         (place / "run").mkdir(mode=0o700)
         if self.machines:
             where = ["--address", f"127.0.0.1:{self.port}"]
@@ -46,19 +52,33 @@ class RayNodes:
             self.port = _free_port()
             where = ["--head", "--port", str(self.port), "--include-dashboard=false", "--temp-dir", f"{self.folder}/t"]
         self.machines[name] = machine
-        words = ["--node-name", name, "--num-cpus", "1", "--object-store-memory", OBJECTS, "--disable-usage-stats"]
+        words = [
+            "--node-name",
+            name,
+            "--num-cpus",
+            "1",
+            "--num-gpus",
+            str(self.gpus),
+            "--object-store-memory",
+            OBJECTS,
+            "--disable-usage-stats",
+        ]
         program, log = str(Path(sys.executable).parent / "ray"), self.folder / f"{name}.log"
         command = [program, "start", "--block", "--node-ip-address", "127.0.0.1", *where, *words]
+        if self.under:
+            command = [sys.executable, "-m", "gcr", "run", "--name", self.under, *machine.world, "--", *command]
         with log.open("wb") as out:
             made = subprocess.Popen(command, env=machine.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         self.processes.append(made)
         until(lambda: b"Ray runtime started" in log.read_bytes() or None, STARTED_S, f"node {name} is up")
         return machine
 
-    def gcr(self, *words: str) -> Answer:
-        """A command on the head."""
-        command = [sys.executable, "-m", "gcr", "--json", *words]
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=STARTED_S)
+    def gcr(self, *words: str, node: str | None = None) -> Answer:
+        """A command on a node, the head by default."""
+        command, env = [sys.executable, "-m", "gcr", "--json", *words], self.env
+        if node:
+            env = {**env, **self.machines[node].env}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=STARTED_S)
         return Answer(done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr)
 
     def carried(self, node: str, op: str, body: dict[str, Any], *withdrawn_at: str) -> Sequence[dict[str, Any]]:

@@ -1,5 +1,8 @@
 """gcr on a Ray cluster of two nodes: real Ray, simulated devices. Actors carry requests, and decide nothing."""
 
+import http.client
+import ssl
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -7,6 +10,12 @@ from pathlib import Path
 import pytest
 from machine import PATIENCE, kill, until
 from ray_nodes import RayNodes
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from imaging import bytes_of, read, write
+
+from gcr.image.store.store import Store
 
 pytestmark = pytest.mark.first
 
@@ -104,8 +113,9 @@ def test_a_program_starts_on_all_nodes_or_on_none(nodes: RayNodes) -> None:
     jobs = [row["jobs"] for row in nodes.gcr("cluster", "status").body["nodes"]]
     assert {tuple(job["job"] for job in each) for each in jobs} == {("train",)}
     for machine in nodes.machines.values():
-        for pid in machine._of("train"):
-            kill(pid)
+        job = machine.job("train")
+        assert job
+        kill(job["pid"])
 
 
 def test_a_job_on_both_nodes_is_suspended_at_one_cut_and_comes_back(nodes: RayNodes) -> None:
@@ -129,3 +139,50 @@ def test_a_job_on_both_nodes_is_suspended_at_one_cut_and_comes_back(nodes: RayNo
         machine.end(parts[name])
     none = nodes.gcr("cluster", "checkpoint", "llm")
     assert (none.code, none.body["error"]["code"]) == (3, "no_such_job"), none
+
+
+def test_an_image_comes_from_the_nodes_of_the_cluster_and_a_stranger_gets_nothing(nodes: RayNodes) -> None:
+    data = [bytes_of(number, 4 << 20) for number in range(3)]
+    stores = {name: Path(machine.env["GCR_STORE"]) for name, machine in nodes.machines.items()}
+    write(Store(stores["one"]), "night", data)
+    nodes.gcr("cluster", "down")
+    none = nodes.gcr("pull", "night", "--from", "cluster", node="two")
+    assert (none.code, none.body["error"]["code"]) == (3, "peer_unusable"), none
+    up = rows(nodes, "up")
+    urls = {name: str(row["exchange"]) for name, row in up.items()}
+    assert {name: row["exchange"] for name, row in rows(nodes, "up").items()} == urls, "they go on as they are"
+    hosts = {name: url.rpartition(":")[0] for name, url in urls.items()}
+    assert hosts == {name: f"tls://{row['address']}" for name, row in up.items()} and len({*urls.values()}) == 2
+    for pid in nodes.actors():
+        kill(pid)
+    again = until(lambda: _all_answer(nodes), PATIENCE, "Ray has made the actors again")
+    assert {name: row["exchange"] for name, row in again.items()} == urls, "they outlive the actors"
+    came = nodes.gcr("pull", "night", "--from", "cluster", node="two")
+    assert came.code == 0, came
+    assert [each["peer"] for each in came.body["peers"]] == [urls["one"]]
+    assert read(Store(stores["two"]), "night") == data
+    keys = [*(nodes.machines[name].folder / "state/gcr/cluster" for name in stores)]
+    assert len({(folder / "token").read_text() for folder in keys}) == 1
+    assert {path.stat().st_mode & 0o777 for folder in keys for path in folder.iterdir()} == {0o600}
+    assert stranger(urls["one"], ssl._create_unverified_context()) == (401, b"")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        stranger(urls["one"], ssl.create_default_context())
+    nodes.gcr("cluster", "down")
+    with pytest.raises(ConnectionRefusedError):
+        stranger(urls["one"], ssl._create_unverified_context())
+
+
+def _all_answer(nodes: RayNodes) -> dict[str, dict[str, object]] | None:
+    found = rows(nodes)
+    return found if all(row["reachable"] for row in found.values()) else None
+
+
+def stranger(url: str, tls: ssl.SSLContext) -> tuple[int, bytes]:
+    """Asks an exchange without its token."""
+    connection = http.client.HTTPSConnection(url.rpartition("/")[2], context=tls, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/1/images/night.json")
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()

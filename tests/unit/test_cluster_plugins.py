@@ -4,16 +4,17 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gcr.cli.main import command_name, main
 from gcr.cluster import plugins
-from gcr.cluster.plugins import NodeFacts, Word, cluster, refuse_different
+from gcr.cluster.plugins import NodeFacts, Word, cluster, differences, refuse_different
 from gcr.clustererrors import NodesDiffer
 from gcr.errors import LibraryMissing, UsageError, WrongState
 
 
-def facts(version: str = "1.0", user: int = 0) -> NodeFacts:
-    return NodeFacts(host="h", boot_id="b", user=user, version=version, daemon_pid=7, jobs=())
+def facts(version: str = "1.0", user: int = 0, devices: tuple[str, ...] = ("8 x NVIDIA H200",)) -> NodeFacts:
+    return NodeFacts(host="h", boot_id="b", user=user, version=version, daemon_pid=7, jobs=(), devices=devices)
 
 
 def test_nodes_of_one_version_and_user_work_together() -> None:
@@ -31,6 +32,17 @@ def test_nodes_of_one_version_and_user_work_together() -> None:
 def test_nodes_that_differ_are_named(other: NodeFacts, said: str) -> None:
     with pytest.raises(NodesDiffer, match=said):
         refuse_different({"one": facts(), "two": other, "three": facts()})
+
+
+def test_other_devices_and_drivers_are_told_and_not_refused() -> None:
+    same, other = facts(), facts(devices=("4 x NVIDIA H100",))
+    assert differences({"one": same, "two": same}) == differences({}) == []
+    refuse_different({"one": same, "two": other})
+    assert differences({"one": same, "two": other, "three": same}) == [
+        "4 x NVIDIA H100: two; 8 x NVIDIA H200: one, three"
+    ]
+    newer = replace(same, drivers=("driver 610.1",))
+    assert differences({"one": same, "two": newer}) == ["driver 610.1: two; no driver: one"]
 
 
 def test_an_error_crosses_with_its_type() -> None:

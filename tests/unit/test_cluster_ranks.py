@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gcr.cluster.keys import Keys
 from gcr.cluster.plugins import NodeFacts, NodeJob, Program, Word
 from gcr.cluster.ranks import chosen, start
 from gcr.clustererrors import NodeUnreachable, TooFewNodes
@@ -19,25 +20,30 @@ class Fake:
     name: str
     error: GcrError | None = None
     started: list[Program] = field(default_factory=list)
-    ended: list[str] = field(default_factory=list)
+    ended: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def address(self) -> str:
         return f"10.0.0.{self.name}"
 
     def start(self, job: str, program: Program) -> str:
+        self.started.append(program)
         if self.error:
             raise self.error
-        self.started.append(program)
         return f"/log/{job}"
 
-    def end(self, job: str) -> None:
-        self.ended.append(job)
+    def end(self, job: str, run: str) -> None:
+        self.ended.append((job, run))
+        if isinstance(self.error, NodeUnreachable):
+            raise self.error
 
     def facts(self, timeout: float) -> NodeFacts:
         raise NotImplementedError
 
     def carry(self, token: str, op: str, body: Mapping[str, Any], timeout: float) -> Iterator[Word]:
+        raise NotImplementedError
+
+    def offer(self, keys: Keys, port: int) -> str:
         raise NotImplementedError
 
     def withdraw(self, token: str) -> None:
@@ -65,11 +71,17 @@ def test_each_part_learns_its_place() -> None:
 
 
 def test_where_one_node_fails_the_parts_of_the_others_end() -> None:
+    """A node that is silent may have started its part: it is told by the id that the part was given."""
     nodes = [Fake("1"), Fake("2", CannotStart("no such program")), Fake("3", NodeUnreachable("gone"))]
     with pytest.raises(CannotStart) as failed:
         start(nodes, "train", PROGRAM)
     assert failed.value.message == "node 2: no such program"
-    assert [node.ended for node in nodes] == [["train"], [], []]
+    (run,) = {node.started[0].variables["GCR_CLUSTER_RUN"] for node in nodes}
+    assert [node.ended for node in nodes] == [[("train", run)]] * 3
+    assert len(run) == 32
+    with pytest.raises(CannotStart):
+        start(nodes, "train", PROGRAM)
+    assert nodes[0].ended[1] != ("train", run), "each start has an id of its own"
 
 
 def test_a_name_that_is_taken_and_too_few_nodes_are_refused() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from gcr.cli import text
+from gcr.cli.clusterexchange import offered
 from gcr.cli.options import Options, common_options, examples
-from gcr.cli.output import print_json, print_text, success
+from gcr.cli.output import print_json, print_text, say, success
 from gcr.cluster import plugins
 from gcr.cluster.plugins import Node, NodeFacts
 from gcr.clustererrors import NodeUnreachable, naming
@@ -27,16 +28,30 @@ def address_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command("up", epilog=examples("gcr cluster up", "gcr cluster up --address 10.0.0.1:6379"))
+@click.option("--no-exchange", is_flag=True, help="Offer no images: `gcr pull --from cluster` gets none.")
+@click.option(
+    "--exchange-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="PORT",
+    help="Of each node's exchange, the same on all; default: any free one.",
+)
 @address_option
 @common_options
 @click.pass_obj
-def up(options: Options, address: str | None) -> None:
-    """Make gcr reachable on every node: an actor of Ray's there, which starts the node's daemon.
+def up(options: Options, address: str | None, exchange_port: int, no_exchange: bool) -> None:
+    """Make gcr reachable on every node: an actor of Ray's there, which starts the node's daemon and its `gcr exchange`.
 
-    Jobs are as before. Again after nodes were added. All nodes need the same version of gcr and the same user.
+    Jobs are as before. Again after nodes were added. All nodes need the same version of gcr and the same user. A node
+    without the extra `exchange` offers no images, and is named.
     """
     found = plugins.cluster(address).up()
-    _show("up", found, alike(found, options), options)
+    known = alike(found, options)
+    for groups in plugins.differences(known):
+        say(f"gcr: the nodes differ, which only an image that goes from one to another may notice: {groups}")
+    if not no_exchange:
+        known = offered(found, known, exchange_port)
+    _show("up", found, known, options)
 
 
 @click.command("status", epilog=examples("gcr cluster status", "gcr cluster status --json"))
@@ -54,7 +69,7 @@ def status(options: Options, address: str | None) -> None:
 @common_options
 @click.pass_obj
 def down(options: Options, address: str | None) -> None:
-    """End gcr's actors. The jobs and daemons of the nodes stay as they are, suspended ones too."""
+    """End gcr's actors, and the exchanges of images. Jobs and daemons stay as they are, suspended jobs too."""
     ended = plugins.cluster(address).down()
     if options.json:
         print_json(success("cluster down", {"nodes": ended}))
@@ -91,7 +106,7 @@ def _show(command: str, found: Sequence[Node], known: Found, options: Options) -
     if options.json:
         print_json(success(f"cluster {command}", {"nodes": [_row(node, known[node.name]) for node in found]}))
         return
-    head = ("NODE", "ADDRESS", "GCR", "DAEMON", "JOBS")
+    head = ("NODE", "ADDRESS", "GCR", "DAEMON", "DEVICES", "DRIVER", "EXCHANGE", "JOBS")
     print_text(text.table(head, [_cells(node, known[node.name]) for node in found]))
 
 
@@ -104,6 +119,8 @@ def _row(node: Node, facts: NodeFacts | GcrError) -> Mapping[str, object]:
 
 def _cells(node: Node, facts: NodeFacts | GcrError) -> tuple[str, ...]:
     if isinstance(facts, GcrError):
-        return (node.name, node.address, "-", "-", facts.message)
+        return (node.name, node.address, *["-"] * 5, facts.message)
     jobs = ", ".join(f"{job.job} {job.state}" for job in facts.jobs)
-    return (node.name, node.address, facts.version, str(facts.daemon_pid), jobs or "none")
+    hardware = (", ".join(facts.devices) or "none", ", ".join(facts.drivers) or "none")
+    where = (node.name, node.address, facts.version, str(facts.daemon_pid))
+    return (*where, *hardware, facts.exchange or "none", jobs or "none")

@@ -15,6 +15,10 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("GCR_TOKEN", "set in every target: the job's secret"),
     ("GCR_NODES", "set in every part that `gcr cluster run` starts: the number of nodes"),
     ("GCR_NODE_RANK", "set in every part that `gcr cluster run` starts: its node, counted from 0"),
+    (
+        "GCR_CLUSTER_RUN",
+        "set in every part that `gcr cluster run` starts: the id of that start",
+    ),
     ("GCR_SGLANG", "1: SGLang under `gcr run` releases its device memory by gcr"),
     ("GCR_SIMULATE", "set in targets under --simulate: whose driver is simulated"),
     ("GCR_SIM_STATE", "directory of the simulated machine; programs with the same one share its devices"),

@@ -6,22 +6,27 @@ The daemon checks them as any client's. It knows nothing of a cluster, and of no
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
 from msgspec import Struct
 
-from gcr.cluster.plugins import ANSWER, EVENT, NodeFacts, NodeJob, Program, Word
-from gcr.errors import UsageError, typed
+from gcr.cluster import exchanges
+from gcr.cluster.hardware import Hardware
+from gcr.cluster.plugins import ANSWER, EVENT, RUN, NodeFacts, NodeJob, Program, Word
+from gcr.errors import DeadlinePassed, UsageError, typed
 from gcr.library.answers import asked
+from gcr.processes import descendants
 from gcr.rendezvous.client import GRACE, Client
 from gcr.version import __version__
 
 START_S = 60.0
+LATE_S = 5.0  # beyond the deadline of the client, which answers by itself
 
 
 def start_daemon(environment: Mapping[str, str]) -> None:
@@ -32,8 +37,8 @@ def start_daemon(environment: Mapping[str, str]) -> None:
     asked(["daemon", "start"], START_S, environment, "/")
 
 
-def facts() -> NodeFacts:
-    """Raises DaemonUnavailable."""
+def facts(hardware: Hardware) -> NodeFacts:
+    """Raises DaemonUnavailable, UnsafeRuntime, OSError."""
     with Client.connect(autostart=False) as client:
         jobs = tuple(NodeJob(job=each.job, state=each.state) for each in client.jobs().jobs)
         return NodeFacts(
@@ -43,6 +48,9 @@ def facts() -> NodeFacts:
             version=__version__,
             daemon_pid=client.daemon_pid,
             jobs=jobs,
+            exchange=exchanges.address(),
+            devices=hardware.devices,
+            drivers=hardware.drivers,
         )
 
 
@@ -58,13 +66,28 @@ def started(job: str, program: Program, environment: Mapping[str, str]) -> str:
     return str(begun["log"])
 
 
-def end(job: str) -> None:
-    """Ends the processes of a job by SIGTERM. Raises DaemonUnavailable."""
+def end(job: str, run: str) -> None:
+    """Ends by SIGTERM the processes of a job that were started with this run's id. Raises DaemonUnavailable.
+
+    Each has the id in its environment: so the end needs no memory of the start. Where none has used a device
+    yet, the daemon knows the program alone.
+    """
     with Client.connect(autostart=False) as client:
-        found = [each for each in client.jobs().jobs if each.job == job]
-    for pid in [row.pid for each in found for row in each.processes]:
+        found = next((each for each in client.jobs().jobs if each.job == job), None)
+    roots = {found.pid, *(row.pid for row in found.processes)} - {None} if found else set()
+    for pid in {pid for root in roots if root for pid in (root, *descendants(root))}:
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGTERM)
+            if _is_of(pid, run):
+                os.kill(pid, signal.SIGTERM)
+
+
+def _is_of(pid: int, run: str) -> bool:
+    """Raises ProcessLookupError, PermissionError."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except FileNotFoundError as error:
+        raise ProcessLookupError from error
+    return f"{RUN}={run}".encode() in words
 
 
 class Carrier:
@@ -87,9 +110,9 @@ class Carrier:
         with client, self._under_way(token, client):
             words = SimpleQueue[Word]()
             Thread(target=_Asking(client, words.put).ask, args=(op, body, timeout), daemon=True).start()
-            last = False
+            end, last = time.monotonic() + timeout + GRACE + LATE_S, False
             while not last:
-                word = words.get()
+                word = _next(words, end)
                 last = word.is_last
                 yield word
 
@@ -109,6 +132,14 @@ class Carrier:
         finally:
             with self._lock:
                 self._clients.pop(token, None)
+
+
+def _next(words: SimpleQueue[Word], end: float) -> Word:
+    """Returns the next word, or an error where none has come in time: else its thread would be taken for good."""
+    try:
+        return words.get(timeout=max(0.0, end - time.monotonic()))
+    except Empty:
+        return Word.of_error(DeadlinePassed("the daemon has not answered in time"))
 
 
 class _Asking(Struct, frozen=True):

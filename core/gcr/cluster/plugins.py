@@ -4,19 +4,21 @@ A cluster's own means carry requests from machine to machine. They come as a plu
 `gcr.clusters` with the methods of `Cluster`. integrations/ray is the one for Ray.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from gcr.api.answers import Answer
+from gcr.cluster.keys import Keys
 from gcr.clustererrors import NodesDiffer
 from gcr.errors import GcrError, LibraryMissing, UsageError
 from gcr.protocol.jsonbody import error_from_json, error_to_json
 
 GROUP = "gcr.clusters"
 EVENT, ANSWER, ERROR = "event", "answer", "error"
+RUN = "GCR_CLUSTER_RUN"  # the variable that has the id of a start of a job on several nodes
 
 
 class Word(Struct, frozen=True):
@@ -45,7 +47,11 @@ class NodeJob(Answer, frozen=True, kw_only=True):
 
 
 class NodeFacts(Answer, frozen=True, kw_only=True):
-    """A node, as it describes itself. `boot_id`: of its kernel, two nodes of one machine have the same."""
+    """A node, as it describes itself. `boot_id`: of its kernel, two nodes of one machine have the same.
+
+    exchange: the address at which it offers its images to the other nodes, None where it offers none
+    devices, drivers: see hardware.py
+    """
 
     host: str
     boot_id: str
@@ -53,6 +59,9 @@ class NodeFacts(Answer, frozen=True, kw_only=True):
     version: str
     daemon_pid: int
     jobs: tuple[NodeJob, ...]
+    exchange: str | None = None
+    devices: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
 
 
 class Program(Struct, frozen=True):
@@ -87,8 +96,18 @@ class Node(Protocol):
         """
         ...
 
-    def end(self, job: str) -> None:
-        """Ends the processes of the part that `start` has started, by SIGTERM. Raises NodeUnreachable."""
+    def end(self, job: str, run: str) -> None:
+        """Ends the processes of a part that was started with this id in the variable RUN, by SIGTERM.
+
+        Raises NodeUnreachable.
+        """
+        ...
+
+    def offer(self, keys: Keys, port: int) -> str:
+        """Has the node offer its images with these keys, and returns the address. `port`: 0 for any free one.
+
+        Raises NodeUnreachable, as `gcr exchange`.
+        """
         ...
 
     def withdraw(self, token: str) -> None:
@@ -111,7 +130,7 @@ class Cluster(Protocol):
         ...
 
     def down(self) -> int:
-        """Ends what `up` made; jobs and daemons stay. Returns the number of nodes. Raises NoCluster."""
+        """Ends what `up` and `offer` made; jobs and daemons stay. Returns the number of nodes. Raises NoCluster."""
         ...
 
 
@@ -131,10 +150,24 @@ def cluster(address: str | None = None) -> Cluster:
 
 def refuse_different(nodes: Mapping[str, NodeFacts]) -> None:
     """Raises NodesDiffer unless all nodes have the same gcr and user."""
-    for what, of in (("gcr", lambda facts: facts.version), ("user", lambda facts: str(facts.user))):
-        by_value: dict[str, list[str]] = {}
-        for name, facts in nodes.items():
-            by_value.setdefault(of(facts), []).append(name)
-        if len(by_value) > 1:
-            groups = "; ".join(f"{what} {value}: {', '.join(names)}" for value, names in sorted(by_value.items()))
-            raise NodesDiffer(f"the nodes of the cluster differ: {groups}")
+    versions = _groups(nodes, lambda facts: f"gcr {facts.version}")
+    users = _groups(nodes, lambda facts: f"user {facts.user}")
+    if groups := versions or users:
+        raise NodesDiffer(f"the nodes of the cluster differ: {groups}")
+
+
+def differences(nodes: Mapping[str, NodeFacts]) -> list[str]:
+    """Returns in words where nodes have other devices or drivers. A cut in place needs no equal ones."""
+    devices = _groups(nodes, lambda facts: ", ".join(facts.devices) or "no device")
+    drivers = _groups(nodes, lambda facts: ", ".join(facts.drivers) or "no driver")
+    return [groups for groups in (devices, drivers) if groups]
+
+
+def _groups(nodes: Mapping[str, NodeFacts], of: Callable[[NodeFacts], str]) -> str:
+    """Returns which nodes have which value; empty where all have the same."""
+    by_value: dict[str, list[str]] = {}
+    for name, facts in nodes.items():
+        by_value.setdefault(of(facts), []).append(name)
+    if len(by_value) < 2:
+        return ""
+    return "; ".join(f"{value}: {', '.join(names)}" for value, names in sorted(by_value.items()))

@@ -1,5 +1,6 @@
 """The parts of a job that runs on several nodes: which nodes, what each is told of its place, all started or none."""
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -8,7 +9,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gcr.cluster.plugins import Node, NodeFacts, Program
+from gcr.cluster.plugins import RUN, Node, NodeFacts, Program
 from gcr.clustererrors import TooFewNodes, naming
 from gcr.errors import GcrError, NameTaken
 
@@ -50,18 +51,25 @@ def place_of(rank: int, nodes: Sequence[Node]) -> Mapping[str, str]:
 
 
 def start(nodes: Sequence[Node], job: str, program: Program) -> Sequence[Started]:
-    """Starts a part on each node. Raises the first error, which names its node, once the other parts were ended."""
+    """Starts a part on each node. Raises the first error, which names its node, once the other parts were ended.
+
+    A node that does not answer may have started its part all the same. So every node is told to end its part.
+    """
+    run = secrets.token_hex(16)
+    program = replace(program, variables={**program.variables, RUN: run})
     calls = [partial(_start, node, rank, nodes, job, program) for rank, node in enumerate(nodes)]
     with ThreadPoolExecutor(AT_ONCE, "gcr-start") as pool:
         found = [*pool.map(_tried, calls)]
-    errors = [each for each in found if isinstance(each, GcrError)]
-    begun = [each for each in found if isinstance(each, Started)]
-    if errors:
-        for each in begun:
-            with suppress(GcrError):  # `gcr cluster status` shows it
-                nodes[each.rank].end(job)
-        raise errors[0]
-    return begun
+        errors = [each for each in found if isinstance(each, GcrError)]
+        if errors:
+            [*pool.map(lambda node: _end(node, job, run), nodes)]
+            raise errors[0]
+    return [each for each in found if isinstance(each, Started)]
+
+
+def _end(node: Node, job: str, run: str) -> None:
+    with suppress(GcrError):  # `gcr cluster status` shows it
+        node.end(job, run)
 
 
 def _start(node: Node, rank: int, nodes: Sequence[Node], job: str, program: Program) -> Started:

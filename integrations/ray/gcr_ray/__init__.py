@@ -2,6 +2,7 @@
 
 node.py     the actor's own part, without Ray
 actors.py   the actors, in Ray
+athand.py   the clusters that this machine is part of
 cluster.py  the nodes, as gcr asks for them
 
 Ray is imported when a cluster is asked for. Nothing of an image travels through Ray.

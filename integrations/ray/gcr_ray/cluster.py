@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from gcr.cluster.keys import Keys
 from gcr.cluster.plugins import ERROR, Node, NodeFacts, Program, Word
 from gcr.clustererrors import NodeUnreachable
 from gcr.errors import LibraryMissing
@@ -47,11 +48,17 @@ class ActorNode(Struct, frozen=True):
 
         return str(_checked(actors.started(self.ray_node, self._present(), job, program))["log"])
 
-    def end(self, job: str) -> None:
+    def end(self, job: str, run: str) -> None:
         """Raises NodeUnreachable."""
         from gcr_ray import actors
 
-        actors.end_part(self.ray_node, self._present(), job)
+        actors.end_part(self.ray_node, self._present(), job, run)
+
+    def offer(self, keys: Keys, port: int) -> str:
+        """Raises NodeUnreachable, as `gcr exchange`."""
+        from gcr_ray import actors
+
+        return str(_checked(actors.offered(self.ray_node, self._present(), keys, port))["exchange"])
 
     def withdraw(self, token: str) -> None:
         """Raises NodeUnreachable."""
@@ -90,12 +97,10 @@ class RayCluster:
 
     def down(self) -> int:
         """Raises NoCluster, LibraryMissing."""
-        actors, ended = self._connected(), 0
-        for node in actors.alive():
-            if actor := actors.existing(node):
-                actors.end(actor)
-                ended += 1
-        return ended
+        actors = self._connected()
+        found = [actor for node in actors.alive() if (actor := actors.existing(node))]
+        actors.end(found)
+        return len(found)
 
     def _connected(self) -> Any:
         try:

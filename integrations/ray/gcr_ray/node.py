@@ -11,7 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gcr.cluster import exchanges, hardware
 from gcr.cluster.carrying import Carrier, end, facts, start_daemon, started
+from gcr.cluster.hardware import Hardware
+from gcr.cluster.keys import Keys
 from gcr.cluster.plugins import Program, Word
 from gcr.errors import GcrError, typed
 
@@ -21,14 +24,15 @@ class GcrNode:
 
     def __init__(self) -> None:
         self._carrier = Carrier()
-        self._started: set[str] = set()
+        self._hardware: Hardware | None = None  # asked once: no driver changes while its devices are in use
 
     def facts(self) -> dict[str, Any]:
         """Returns what this node is, and starts its daemon where none runs; or what went wrong."""
         try:
             _take_oom_score_of_parent()
             start_daemon(node_environment())
-            return {"facts": facts().to_json()}
+            self._hardware = self._hardware or hardware.found(node_environment())
+            return {"facts": facts(self._hardware).to_json()}
         except Exception as error:
             return {"error": Word.of_error(typed(error)).body}
 
@@ -42,16 +46,23 @@ class GcrNode:
         """Returns the log of the part that was started, or what went wrong."""
         try:
             _take_oom_score_of_parent()
-            log = started(job, Program(words, folder, variables), node_environment())
-            self._started.add(job)
-            return {"log": log}
+            return {"log": started(job, Program(words, folder, variables), node_environment())}
         except Exception as error:
             return {"error": Word.of_error(typed(error)).body}
 
-    def end(self, job: str) -> None:
-        if job in self._started:
-            self._started.remove(job)
-            end(job)
+    def end(self, job: str, run: str) -> None:
+        end(job, run)
+
+    def offer(self, keys: Mapping[str, str], host: str, port: int) -> dict[str, Any]:
+        """Returns the address of this node's exchange, which runs with these keys from now on, or what went wrong."""
+        try:
+            _take_oom_score_of_parent()
+            return {"exchange": exchanges.begin(Keys.from_json(keys), host, port, node_environment())}
+        except Exception as error:
+            return {"error": Word.of_error(typed(error)).body}
+
+    def offer_no_more(self) -> None:
+        exchanges.end()
 
     def withdraw(self, token: str) -> None:
         self._carrier.withdraw(token)

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit/exchange"))
 from certificates import certificate
 from imaging import bytes_of, check, read, write
 
+from gcr import background
 from gcr.image.store.store import Store
 
 from .conftest import DEADLINE, Gcr, gcr_command
@@ -92,6 +93,23 @@ def test_the_command_says_where_it_listens_as_json(store: Store, token: Path) ->
     assert found["url"].startswith("tcp://[::1]:") and found["store"] == str(store.path)
 
 
+def test_one_goes_on_in_the_background_and_its_note_says_where(store: Store, home: Path, token: Path, gcr: Gcr) -> None:
+    note = home / "note"
+    words = ["exchange", "--listen", "127.0.0.1:0", "--token-file", str(token), "--detach", "--note", str(note)]
+    began = gcr(*words, "--json")
+    assert began.code == 0, began.err
+    found = began.json
+    assert background.found(note) == background.Note(found["pid"], found["url"])
+    again = gcr(*words, "--json")
+    assert (again.code, again.json["error"]["code"]) == (3, "port_in_use")
+    assert str(found["pid"]) in again.json["error"]["message"]
+    write(store, "warm", DATA[:1])
+    assert gcr(*pull_words(token, home / "other", [found["url"]])).code == 0
+    assert background.end(note, DEADLINE) and background.found(note) is None
+    taken = gcr(*words[:-1], str(home), "--json")
+    assert (taken.code, taken.json["error"]["code"]) == (2, "usage")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -104,6 +122,8 @@ def test_the_command_says_where_it_listens_as_json(store: Store, token: Path) ->
         (["pull", "warm", "--from", "node7:7443"], "is no address of a peer"),
         (["pull", "warm", "--from", "tcp://node7:7443"], "by TLS"),
         (["pull", "warm", "--from", "tls://node7:7443"], "--token-file"),
+        (["pull", "warm", "--from", "cluster", "--from", "tls://node7:7443"], "stands alone"),
+        (["pull", "warm", "--from", "cluster", "--token-file", "x"], "stands alone"),
     ],
 )
 def test_command_lines_that_cannot_be_meant_are_refused(gcr: Gcr, words: list[str], said: str) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gcr.image.remote.push import Moved
     from gcr.image.remote.transfer import Transfer
 
+CLUSTER = "cluster"  # as --from
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -27,12 +28,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
         "gcr pull warm s3://bucket/images",
         "gcr pull warm file:///mnt/backup --json",
         "gcr pull warm --from tls://node1:7443 --from tls://node2:7443 --token-file token",
+        "gcr pull warm --from cluster",
     ),
 )
 @click.argument("name")
 @click.argument("url", required=False)
 @click.option(
-    "--from", "peers", metavar="tls://HOST:PORT", multiple=True, help="A node where gcr exchange runs; again."
+    "--from",
+    "peers",
+    metavar="tls://HOST:PORT",
+    multiple=True,
+    help="A node where gcr exchange runs; again. Or `cluster`: all nodes of the Ray cluster at hand.",
 )
 @click.option("--token-file", metavar="FILE", type=_FILE, help="The token of these nodes.")
 @click.option("--tls-ca", metavar="FILE", type=_FILE, help="Trust their certificates by this authority alone.")
@@ -51,7 +57,8 @@ def command(
     """Copy an image from a store elsewhere: s3://BUCKET/PREFIX, gs://…, az://…, or file:///FOLDER.
 
     With --from it comes from nodes where `gcr exchange` runs, each piece from one that has it; from URL, if there is
-    one, what no node has. Nodes that pull it at the same time have pieces for each other.
+    one, what no node has. Nodes that pull it at the same time have pieces for each other. `--from cluster` asks the
+    nodes that `gcr cluster up` has made offer their images, with keys that it gave them.
 
     Every byte is compared with what the manifest says of it before the image is there. What the store has, also of a
     pull that was cut short, is not fetched again, but for what was found damaged. A URL needs the extra `remote`,
@@ -78,10 +85,16 @@ def _pulled(path: Path, key: "KeySource", name: str, url: str, transfer: "Transf
 
 
 def _peers(given: Sequence[str], token_file: Path | None, tls_ca: Path | None) -> "Peers":
-    """Raises UsageError, LibraryMissing."""
+    """Raises UsageError, LibraryMissing; of a cluster PeerUnusable, and as `gcr cluster status`."""
     with exchange_libraries("gcr pull --from"):
         from gcr.image.exchange.address import PeerAddress, client_tls
         from gcr.image.exchange.pulling import Peers
+    if CLUSTER in given:
+        if len(set(given)) > 1 or token_file or tls_ca:
+            raise UsageError("--from cluster stands alone: its nodes have keys of their own")
+        from gcr.cli.clusterexchange import peers_of_cluster
+
+        return peers_of_cluster()
     addresses = [*dict.fromkeys(map(PeerAddress.parsed, given))]
     return Peers(addresses, token_of(token_file), client_tls(tls_ca))
 

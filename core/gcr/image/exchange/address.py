@@ -83,3 +83,18 @@ def client_tls(authority: Path | None) -> ssl.SSLContext:
         raise UsageError(f"--tls-ca {authority}: {error}") from error
     context.minimum_version = _LEAST_TLS
     return context
+
+
+def pinned_tls(certificate: Path) -> ssl.SSLContext:
+    """Returns TLS that trusts this one certificate, at any address: all nodes of a cluster have it (cluster/keys.py).
+
+    Raises UsageError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # the certificate names no host; without its key no node can show it
+    context.minimum_version = _LEAST_TLS
+    try:
+        context.load_verify_locations(certificate)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{certificate}: {error}") from error
+    return context
