@@ -164,8 +164,9 @@ class Nodes:
         """Brings the job back from its image. The nodes share one space of pids: another program may have taken one."""
         for _ in range(TRIES):
             back = self.restore_image()
-            if back.error is None or "in use" not in back.error.message:
+            if not any(each.error and each.error["code"] == "not_restored" for each in back.report.nodes):
                 break
+            assert {each.place for each in back.report.nodes} == {"stopped"}, back
         assert (back.error, back.report.outcome) == (None, "done"), back
         return back
 

@@ -7,10 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cut_nodes import JOB, Nodes
+from cut_nodes import JOB, TRIES, Nodes
+from machine import Machine
+from stored import store_of
 
 NUMBER, ROUNDS = 8, 10
 MOST_S = 0.1
+IMAGED, IMAGE_ROUNDS = 4, 5
+MOST_OF_AN_IMAGE_S = 0.5  # the roots, and two messages more for each node
 
 
 @pytest.mark.slow
@@ -34,6 +38,50 @@ def test_a_cut_over_eight_nodes_adds_little_to_their_checkpoints(tmp_path: Path)
         assert one_cut < all_ + MOST_S
     finally:
         nodes.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_image_over_four_nodes_adds_little_to_their_images(tmp_path: Path, criu: None):
+    """Processes and all: one node alone, four at once that wait for no other, and one cut over four; there and back."""
+    nodes = Nodes.below(tmp_path, IMAGED)
+    try:
+        nodes.begin_filed()
+        found = dict[str, list[float]]()
+        with ThreadPoolExecutor(IMAGED) as pool:
+            for number in range(IMAGE_ROUNDS):
+                one, four = f"one.{number}", f"four.{number}"
+                first = nodes.machines[0]
+                took(found, "one node", lambda m=first, i=one: stop(m, i))
+                took(found, "one node back", lambda m=first, i=one: back(m, i))
+                took(found, "four at once", lambda i=four: [*pool.map(lambda m: stop(m, i), nodes.machines)])
+                took(found, "four back at once", lambda i=four: [*pool.map(lambda m: back(m, i), nodes.machines)])
+                took(found, "one cut", nodes.image)
+                took(found, "one cut back", nodes.come_back)
+        medians = {name: statistics.median(each) for name, each in found.items()}
+        print(", ".join(f"{name} {median:.2f} s" for name, median in medians.items()))
+        nodes.are_right()
+        assert medians["one cut"] < medians["four at once"] + MOST_OF_AN_IMAGE_S
+    finally:
+        nodes.close()
+
+
+def stop(machine: Machine, image: str) -> None:
+    done = machine.ask("checkpoint", JOB, image=image, store=str(store_of(machine)), stop=True)
+    assert done.code == 0, done.body
+
+
+def back(machine: Machine, image: str) -> None:
+    """By the daemon, as a part of a cut comes back, but without others."""
+    for _ in range(TRIES):
+        done = machine.ask("restore", JOB, image=image, store=str(store_of(machine)), revive=True)
+        if done.code == 0 or done.body["error"]["code"] != "not_restored":
+            break
+    assert done.code == 0, done.body
+
+
+def took(found: dict[str, list[float]], name: str, do: Callable[[], object]) -> None:
+    found.setdefault(name, []).append(seconds(do))
 
 
 def seconds(do: Callable[[], object]) -> float:

@@ -288,6 +288,17 @@ def test_a_daemon_that_dies_in_a_restore_leaves_no_mix(nodes: Nodes, odd: Machin
     settled(nodes)
 
 
+@SLOW
+def test_a_recovery_brings_stopped_parts_back_beside_one_that_runs(nodes: Nodes, odd: Machine):
+    assert nodes.image().error is None
+    alone = odd.ask("restore", JOB, image=names_of(odd)[0], revive=True)
+    assert alone.code == 0, alone.body
+    done = nodes.recover()
+    assert (done.error, done.report.outcome) == (None, "done"), done
+    assert nodes.states() == ["running"] * FEW
+    nodes.are_right()
+
+
 # ---- random instants ------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +307,7 @@ def steps_of(nodes: Nodes) -> list[int]:
     return [int(word) for part in nodes.parts for word in part.ask().split()]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("rounds", [slowly(3), slowly(20)])
 def test_images_at_random_instants_and_deaths_leave_no_mix(tmp_path: Path, rounds: int, criu: None):
     """In turns an image and the way back, over four nodes; a coordinator, a helper or a daemon is killed meanwhile."""

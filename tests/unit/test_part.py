@@ -153,6 +153,7 @@ def test_with_the_root_in_its_store_its_image_counts_where_no_word_comes_any_mor
     if end == "its caller leaves":
         waiting.course.cancelled.set()
     waits.result(2)
+    assert waiting.course.left(7.0) == 7.0  # whatever follows is not cut short
 
 
 def test_it_is_given_up_by_a_word_also_with_the_root_in_its_store():

@@ -52,6 +52,7 @@ from gcr.clustererrors import NodeUnreachable
 from gcr.cuterrors import CutGivenUp
 from gcr.cutroot import Root, RootPart, image_of, newest_first
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone, Refused, UsageError, typed
+from gcr.imageerrors import WrongKey
 from gcr.protocol.jsonbody import error_to_json
 
 log = logging.getLogger(__name__)
@@ -279,7 +280,12 @@ class Running(Struct):
     def _stopped(self, node: str) -> Stands | None:
         """Returns where a job stands that is not there: in its part of an image, if it was stopped into that."""
         request = self.request
-        answer = self.links[node].parts(PartsRequest(job=str(request.target), store=request.store))
+        if isinstance(request, CheckpointRequest) and not request.stop:
+            return None
+        try:
+            answer = self.links[node].parts(PartsRequest(job=str(request.target), store=request.store))
+        except WrongKey:  # an encrypted store has no parts
+            return None
         whole = {each.image: root for each in answer.parts if each.whole and (root := root_of(each))}
         newest = next(iter(newest_first([*whole.values()])), None) if answer.stopped else None
         root = whole.get(str(request.image)) if request.image else newest

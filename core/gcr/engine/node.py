@@ -1,5 +1,6 @@
 """The node as the engine sees it; the daemon implements it. And the clock of one request."""
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -197,6 +198,8 @@ class Course(Struct):
         """
         if self.part:
             self.part.wait(barrier, lambda: self._tell_barrier(barrier), self.left)
+            if self.part.is_kept:  # the image counts: neither a caller that leaves nor the clock takes it back
+                self.cancelled, self.timeout = Event(), math.inf
             self.mark(f"went_{barrier}")
 
     def _tell_barrier(self, barrier: Barrier) -> None:

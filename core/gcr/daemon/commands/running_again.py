@@ -3,7 +3,6 @@
 import logging
 import time
 from functools import partial
-from threading import Event
 
 from msgspec.structs import replace
 
@@ -27,9 +26,8 @@ log = logging.getLogger("gcr.daemon")
 
 def running_again(node: Coordinator, job: Job, course: Course, report: CheckpointReport) -> CheckpointReport:
     """Restores a job that was suspended for its image alone. Returns the report of a job that runs on."""
-    cancelled = Event() if course.part else course.cancelled  # a cut that counts is not taken back any more
-    back = Course("restore", node.next_transaction(), DEFAULT_TIMEOUT, course.progress, cancelled)
-    restore.bring_back(node, job, back, RestoreRequest(target=job.name), Asked(course.progress, cancelled))
+    back = Course("restore", node.next_transaction(), DEFAULT_TIMEOUT, course.progress, course.cancelled)
+    restore.bring_back(node, job, back, RestoreRequest(target=job.name), Asked(course.progress, course.cancelled))
     stopped_s = time.monotonic() - course.marks["stop"]
     return replace(report, state=reports.shown(job.state), vram_free_s=None, stop_s=stopped_s)
 
