@@ -25,7 +25,7 @@ STILL_S = 10.0  # of a coordinator
 CUT_S = 3.0  # of a node, which gives up by itself then
 CROWD, STEADY = str(VICTIMS / "crowd_victim.py"), str(VICTIMS / "steady_victim.py")
 AT_REST = ("running", "suspended")
-TRIES = 5
+TAKEN_S = 60.0  # for which another program may have a pid of the job
 
 
 class Watched(SocketLink):
@@ -162,10 +162,8 @@ class Nodes:
 
     def come_back(self) -> Result:
         """Brings the job back from its image. The nodes share one space of pids: another program may have taken one."""
-        for _ in range(TRIES):
-            back = self.restore_image()
-            if not any(each.error and each.error["code"] == "not_restored" for each in back.report.nodes):
-                break
+        end = time.monotonic() + TAKEN_S
+        while is_taken(back := self.restore_image()) and time.monotonic() < end:
             assert {each.place for each in back.report.nodes} == {"stopped"}, back
         assert (back.error, back.report.outcome) == (None, "done"), back
         return back
@@ -184,3 +182,8 @@ class Nodes:
         assert done.error is None, done
         yield done
         self.none_is_left_out()
+
+
+def is_taken(back: Result) -> bool:
+    """Returns whether a node's processes were not made, since another one had an id of theirs, say."""
+    return any(each.error and each.error["code"] == "not_restored" for each in back.report.nodes)

@@ -308,7 +308,7 @@ def steps_of(nodes: Nodes) -> list[int]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("rounds", [slowly(3), slowly(20)])
+@pytest.mark.parametrize("rounds", [slowly(3), slowly(10)])
 def test_images_at_random_instants_and_deaths_leave_no_mix(tmp_path: Path, rounds: int, criu: None):
     """In turns an image and the way back, over four nodes; a coordinator, a helper or a daemon is killed meanwhile."""
     nodes, chance = Nodes.below(tmp_path, MANY), random.Random(rounds)
