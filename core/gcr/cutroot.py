@@ -18,9 +18,9 @@ from gcr.errors import UsageError
 
 SUFFIX = ".cut"
 MOST = 16 << 20  # bytes of a root: that of some 100,000 nodes
-MOST_OF_A_NAME = 46  # characters, so that the name of a part is one of an image
+MOST_OF_A_NAME = 40  # characters, so that the name of a part is one of an image
 _DIGITS = 16  # the images of a training have twelve
-_PART = re.compile(rf"(.+)\.([0-9a-f]{{{_DIGITS}}})\Z")
+_PART = re.compile(rf"(.+)\.([0-9a-f]{{{_DIGITS}}})\.(?:0|[1-9][0-9]{{0,4}})\Z")
 _SEAL = re.compile(r"[0-9a-f]{64}\Z")
 _CUT = re.compile(r"[0-9a-f]{32}\Z")
 
@@ -46,9 +46,13 @@ class Root(Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[RootPart, ...]
 
     @property
-    def part(self) -> str:
-        """Returns the name of the image that each node's part is."""
-        return part_name(self.image, self.cut)
+    def name(self) -> str:
+        """Returns the name of this cut of the image: each part's begins with it."""
+        return cut_name(self.image, self.cut)
+
+    def part(self, rank: int) -> str:
+        """Returns the name of the image that the part of this rank is."""
+        return part_name(self.name, rank)
 
     def rank_of(self, seal: str) -> int | None:
         """Returns the rank of the part with this seal, from 0; None where it is no part."""
@@ -80,11 +84,21 @@ class Root(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("it contradicts itself")
 
 
-def part_name(image: str, cut: str) -> str:
-    """Returns the name of the image that each node's part is. Raises UsageError for a name that is too long."""
+def cut_name(image: str, cut: str) -> str:
+    """Returns the name of one cut of an image. Raises UsageError for a name that is too long."""
     if len(image) > MOST_OF_A_NAME:
         raise UsageError(f"the name of an image over nodes has {MOST_OF_A_NAME} characters at most: {image}")
     return f"{image}.{cut[:_DIGITS]}"
+
+
+def part_name(cut_name: str, rank: int) -> str:
+    """Returns the name of the image that the part of this rank is. Nodes may share a store, so it has the rank."""
+    return f"{cut_name}.{rank}"
+
+
+def image_named(cut_name: str) -> str:
+    """Returns the name of the image that a cut is of."""
+    return cut_name.rpartition(".")[0]
 
 
 def image_of(part: str) -> str | None:

@@ -17,7 +17,7 @@ from gcr.api.requests import CheckpointRequest, CutRequest, RestoreRequest
 from gcr.cluster.calls import Over, Result
 from gcr.cluster.nodes import SocketLink, Told
 from gcr.cluster.running import new_cut
-from gcr.cutroot import Root, part_name
+from gcr.cutroot import Root, cut_name
 
 JOB = "train"
 RANKS = 2  # of each node
@@ -66,10 +66,11 @@ class Nodes:
     parts: list[Victim | Filed] = field(default_factory=list)
 
     @classmethod
-    def below(cls, folder: Path, number: int) -> "Nodes":
+    def below(cls, folder: Path, number: int, name: str = "n") -> "Nodes":
+        """name: others of one process need another one, since their devices are called after it"""
         machines = []
         for each in range(number):
-            place = folder / f"n{each}"
+            place = folder / f"{name}{each}"
             (place / "run").mkdir(mode=0o700, parents=True)
             extra = {"GCR_CUT_S": f"{CUT_S:g}", "GCR_STORE": str(place / "store")}
             machines.append(Machine(place, vendor="nvidia", extra=extra))
@@ -151,12 +152,12 @@ class Nodes:
         """Makes an image of the job over all nodes; without other words the job is stopped."""
         cut = new_cut()
         how = more or {"stop": True}
-        request = CheckpointRequest(target=JOB, cut=cut, image=part_name(name, cut), timeout=30.0, **how)
+        request = CheckpointRequest(target=JOB, cut=cut, image=cut_name(name, cut), timeout=30.0, **how)
         return Over(links or self.links(), STILL_S).checkpoint(request)
 
     def restore_image(self, name: str = "night", links: Mapping[str, Watched] | None = None) -> Result:
         def part_of(root: Root) -> RestoreRequest:
-            return RestoreRequest(target=root.job, cut=new_cut(), timeout=30.0, image=root.part, revive=True)
+            return RestoreRequest(target=root.job, cut=new_cut(), timeout=30.0, image=root.name, revive=True)
 
         return Over(links or self.links(), STILL_S).restore_image(name, None, part_of)
 

@@ -129,6 +129,11 @@ def test_a_job_on_both_nodes_is_suspended_at_one_cut_and_comes_back(nodes: RayNo
     assert stands == cut.body["cut"]
     back = nodes.gcr("cluster", "restore", "llm")
     assert (back.code, back.body.get("cut")) == (0, cut.body["cut"]), back
+    store = ("--store", str(nodes.machines["one"].folder / "store"))  # both nodes share it
+    saved = nodes.gcr("cluster", "checkpoint", "llm", "--image", "night", *store)
+    assert (saved.code, saved.body.get("outcome")) == (0, "done"), saved
+    back = nodes.gcr("cluster", "restore", "--image", "night", *store)
+    assert (back.code, back.body.get("cut"), back.body.get("image")) == (0, saved.body["cut"], "night"), back
     nodes.machines["two"].inject("checkpoint.still fail")
     failed = nodes.gcr("cluster", "checkpoint", "llm")
     assert (failed.code, failed.body["error"]["code"], failed.body["outcome"]) == (4, "cut_failed", "taken_back"), (

@@ -95,13 +95,13 @@ def test_a_job_is_stopped_into_an_image_on_every_node_and_comes_back_with_its_pr
     assert {each["report"]["cut"] for each in done["nodes"]} == {"process"}
     assert nodes.states() == ["stopped"] * FEW
     assert not any(alive(pid) for each in pids for pid in each)
-    part = f"night.{done['cut'][:16]}"
-    assert [(names_of(machine), rooted(machine)) for machine in nodes.machines] == [([part], [part])] * FEW
+    parts = [f"night.{done['cut'][:16]}.{rank}" for rank in range(FEW)]
+    assert [(names_of(machine), rooted(machine)) for machine in nodes.machines] == [([each], [each]) for each in parts]
     shown = [machine.gcr("images").body["images"][0]["part"] for machine in nodes.machines]
     assert [(each["image"], each["cut"], each["rank"], each["nodes"]) for each in shown] == [
         ("night", done["cut"], rank, FEW) for rank in range(FEW)
     ]
-    inspected = odd.gcr("inspect", part).body
+    inspected = odd.gcr("inspect", parts[ODD]).body
     assert inspected["part"] == shown[ODD]
     assert cluster(odd, "recover", JOB, *nodes.options())["cut"] == done["cut"]
     assert nodes.states() == ["stopped"] * FEW
@@ -128,8 +128,8 @@ def test_a_job_that_runs_on_comes_back_from_its_last_image_after_its_end(nodes: 
         done = cluster(odd, "checkpoint", JOB, "--image", "night", "--leave-running", *nodes.options())
         assert {each["place"] for each in done["nodes"]} == {"running"}
         nodes.are_right()
-    part = f"night.{done['cut'][:16]}"  # the earlier one is gone
-    assert [(names_of(machine), rooted(machine)) for machine in nodes.machines] == [([part], [part])] * FEW
+    parts = [f"night.{done['cut'][:16]}.{rank}" for rank in range(FEW)]  # the earlier ones are gone
+    assert [(names_of(machine), rooted(machine)) for machine in nodes.machines] == [([each], [each]) for each in parts]
     for machine in nodes.machines:
         row = machine.job(JOB)
         assert row
@@ -145,6 +145,25 @@ def test_a_job_that_stays_suspended_comes_back_from_its_image_in_place(nodes: No
     assert (back.error, back.report.cut) == (None, done.report.cut), back
     assert nodes.states() == ["running"] * FEW
     nodes.are_right()
+
+
+@SLOW
+def test_nodes_may_share_a_store(tmp_path: Path, criu: None):
+    nodes = Nodes.below(tmp_path, FEW, "shared")
+    try:
+        for machine in nodes.machines:
+            machine.extra["GCR_STORE"] = str(tmp_path / "store")
+        nodes.begin_filed()
+        for _ in range(2):
+            done = nodes.image()
+            assert (done.error, nodes.states()) == (None, ["stopped"] * FEW), done
+            names = [f"night.{str(done.report.cut)[:16]}.{rank}" for rank in range(FEW)]
+            assert [*Store(tmp_path / "store").images.names()] == names
+            assert nodes.recover().report.outcome == "done"
+            assert nodes.come_back().report.cut == done.report.cut
+            nodes.are_right()
+    finally:
+        nodes.close()
 
 
 def test_an_image_that_lacks_a_part_is_refused_by_name_and_an_earlier_whole_one_is_taken(nodes: Nodes, odd: Machine):
@@ -311,7 +330,7 @@ def steps_of(nodes: Nodes) -> list[int]:
 @pytest.mark.parametrize("rounds", [slowly(3), slowly(10)])
 def test_images_at_random_instants_and_deaths_leave_no_mix(tmp_path: Path, rounds: int, criu: None):
     """In turns an image and the way back, over four nodes; a coordinator, a helper or a daemon is killed meanwhile."""
-    nodes, chance = Nodes.below(tmp_path, MANY), random.Random(rounds)
+    nodes, chance = Nodes.below(tmp_path, MANY, "many"), random.Random(rounds)
     try:
         nodes.begin_filed(STEADY, str(RANKS))
         for number in range(rounds):

@@ -17,7 +17,7 @@ from gcr.api.barriers import Barrier
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.cluster.calls import Over, Result
 from gcr.cluster.running import new_cut
-from gcr.cutroot import Root, part_name
+from gcr.cutroot import Root, cut_name
 
 
 def cut(machine: Machine, **more: Any) -> tuple[Result, Mapping[Barrier, float]]:
@@ -75,7 +75,7 @@ def test_processes_that_would_end_cannot_wait(machine: Machine, criu: None):
 def imaged(machine: Machine, **more: Any) -> tuple[Result, Mapping[Barrier, float]]:
     """The same as `cut`, with an image."""
     link, made = Watched(machine.socket), new_cut()
-    place = {"image": part_name("night", made), "store": str(store_of(machine))}
+    place = {"image": cut_name("night", made), "store": str(store_of(machine))}
     request = CheckpointRequest(target="llm", cut=made, timeout=30.0, **{**place, **more})
     return Over({"one": link}, 10.0).checkpoint(request), link.came
 
@@ -84,7 +84,7 @@ def from_image(machine: Machine) -> tuple[Result, Mapping[Barrier, float]]:
     link, store = Watched(machine.socket), str(store_of(machine))
 
     def part_of(root: Root) -> RestoreRequest:
-        return RestoreRequest(target=root.job, cut=new_cut(), timeout=30.0, image=root.part, store=store, revive=True)
+        return RestoreRequest(target=root.job, cut=new_cut(), timeout=30.0, image=root.name, store=store, revive=True)
 
     return Over({"one": link}, 10.0).restore_image("night", store, part_of), link.came
 

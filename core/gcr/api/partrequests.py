@@ -27,14 +27,16 @@ class PartsRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class KeepPartRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Writes the root of an image beside this node's part of it. `root`: the text of a `Root`."""
+    """Writes the root of an image beside this node's part of it. `root`: the text of a `Root` · `part`: its name."""
 
     op = "keep_part"
 
     root: str
+    part: str
     store: str | None = None
 
     def __post_init__(self) -> None:
+        check_image_name(self.part)
         self.parsed()
 
     def parsed(self) -> Root:

@@ -21,7 +21,7 @@ from gcr.cluster.calls import Over, Result
 from gcr.cluster.nodes import CarriedLink, Link, SocketLink
 from gcr.cluster.plugins import NodeFacts
 from gcr.cluster.running import new_cut
-from gcr.cutroot import Root, part_name
+from gcr.cutroot import Root, cut_name
 from gcr.errors import GcrError, NoSuchJob, UsageError
 
 Command = Callable[..., Any]
@@ -114,7 +114,7 @@ def _request(
         cut=cut,
         timeout=options.timeout,
         backend=options.backend,
-        image=part_name(image, cut) if image else None,
+        image=cut_name(image, cut) if image else None,
         store=_whole_path(store),
         data_only=data_only,
         stop=stop,
@@ -173,7 +173,7 @@ def restore(
             cut=new_cut(),
             timeout=options.timeout,
             backend=options.backend,
-            image=root.part,
+            image=root.name,
             store=name,
             revive=True,
         )

@@ -19,7 +19,7 @@ from gcr.cluster.nodes import Link
 from gcr.cluster.running import GRACE_S, Running, Transfer
 from gcr.clustererrors import NodeUnreachable, naming
 from gcr.cuterrors import CutFailed, CutGivenUp, CutUnsettled, NotOneCut
-from gcr.cutroot import Root, image_of
+from gcr.cutroot import Root, image_named
 from gcr.errors import GcrError, Interrupted, Lost, Refused, UsageError
 
 log = logging.getLogger(__name__)
@@ -58,13 +58,14 @@ class Over(Struct, frozen=True):
     def restore_image(self, image: str, store: str | None, how: Callable[[Root], RestoreRequest]) -> Result:
         """Brings a job back from the newest whole cut of an image, on the nodes that have its parts.
 
-        how: makes the request of each node's part. Raises NoSuchImage, CutIncomplete; else as `restore`.
+        how: makes the request, which names the cut (Root.name). Raises NoSuchImage, CutIncomplete; else as `restore`.
         """
         with self._left_in_the_end():
             self._greet()
             found = newest(image, self._each(lambda link: link.parts(PartsRequest(image=image, store=store)).parts))
-            root = KeepPartRequest(root=found.root.to_text(), store=store)
-            self._each(lambda link: link.keep(root), found.lacking)
+            for rank in found.lacking:
+                word = KeepPartRequest(root=found.root.to_text(), part=found.root.part(rank), store=store)
+                self._each(lambda link, word=word: link.keep(word), [found.nodes[rank]])  # type: ignore[misc]
             return self._run(Task.RESTORE, how(found.root), {node: self.links[node] for node in found.nodes})
 
     def restore(self, request: RestoreRequest) -> Result:
@@ -107,7 +108,7 @@ class Over(Struct, frozen=True):
 
     def _drop_former(self, request: CheckpointRequest) -> None:
         """Removes the parts of earlier cuts: the new ones count. What stays is older, and no restore takes it."""
-        image = image_of(str(request.image)) or str(request.image)
+        image = image_named(str(request.image))
         former = DropPartsRequest(image=image, cut=str(request.cut), store=request.store)
         try:
             self._each(lambda link: link.drop(former))

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from gcr.api.partrequests import ImagePart
 from gcr.cuterrors import CutIncomplete
-from gcr.cutroot import Root, RootPart, newest_first
+from gcr.cutroot import Root, newest_first
 from gcr.imageerrors import NoSuchImage
 
 log = logging.getLogger(__name__)
@@ -17,11 +17,11 @@ There = Mapping[str, Sequence[ImagePart]]
 
 
 class Found(Struct, frozen=True):
-    """A cut with all of its parts. `nodes`: those that have them, by rank · `lacking`: those without the root."""
+    """A cut with all of its parts. `nodes`: those that have them, by rank · `lacking`: ranks without the root."""
 
     root: Root
     nodes: tuple[str, ...]
-    lacking: tuple[str, ...]
+    lacking: tuple[int, ...]
 
 
 def newest(image: str, there: There) -> Found:
@@ -33,17 +33,17 @@ def newest(image: str, there: There) -> Found:
     for root in roots:
         homes = homes_of(root, there)
         if len(homes) == len(root.parts):
-            rooted = {node for node in homes if any(part.root for part in there[node] if part.image == root.part)}
-            return Found(root, tuple(homes), tuple(node for node in homes if node not in rooted))
+            rooted = [_has_root(there[node], root.part(rank)) for rank, node in enumerate(homes)]
+            return Found(root, tuple(homes), tuple(rank for rank, has in enumerate(rooted) if not has))
     raise _incomplete(image, there, roots)
 
 
 def homes_of(root: Root, there: There) -> list[str]:
     """Returns the nodes that have the parts, in the order of their ranks; a part that no node has is left out."""
     homes: list[str] = []
-    for wanted in root.parts:
-        having = [node for node, parts in there.items() if _has(parts, root, wanted) and node not in homes]
-        homes += [wanted.node] if wanted.node in having else having[:1]
+    for rank, wanted in enumerate(root.parts):
+        having = [node for node, parts in there.items() if _has(parts, root, rank) and node not in homes]
+        homes += [wanted.node] if wanted.node in having else having[:1]  # several, where nodes share a store
     return homes
 
 
@@ -56,8 +56,12 @@ def root_of(part: ImagePart) -> Root | None:
         return None
 
 
-def _has(parts: Sequence[ImagePart], root: Root, wanted: RootPart) -> bool:
-    return any(part.image == root.part and part.seal == wanted.seal for part in parts)
+def _has(parts: Sequence[ImagePart], root: Root, rank: int) -> bool:
+    return any(part.image == root.part(rank) and part.seal == root.parts[rank].seal for part in parts)
+
+
+def _has_root(parts: Sequence[ImagePart], name: str) -> bool:
+    return any(part.root for part in parts if part.image == name)
 
 
 def _incomplete(image: str, there: There, roots: Sequence[Root]) -> NoSuchImage | CutIncomplete:
@@ -72,7 +76,7 @@ def _incomplete(image: str, there: There, roots: Sequence[Root]) -> NoSuchImage 
     missing = [
         f"part {rank + 1} of {len(root.parts)}, of node {each.node}"
         for rank, each in enumerate(root.parts)
-        if not any(_has(parts, root, each) for parts in there.values())
+        if not any(_has(parts, root, rank) for parts in there.values())
     ]
     text = f"image {image} is not whole on these nodes: they lack {'; '.join(missing)}, of cut {root.cut}"
     return CutIncomplete(text, hint="name all nodes that have a part: gcr images, on each")

@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr.api.barriers import Barrier
 from gcr.api.clusters import ClusterReport, NodeReport
@@ -50,7 +51,7 @@ from gcr.cluster.messages import (
 from gcr.cluster.nodes import STORE_S, Link
 from gcr.clustererrors import NodeUnreachable
 from gcr.cuterrors import CutGivenUp
-from gcr.cutroot import Root, RootPart, image_of, newest_first
+from gcr.cutroot import Root, RootPart, image_named, newest_first, part_name
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone, Refused, UsageError, typed
 from gcr.imageerrors import WrongKey
 from gcr.protocol.jsonbody import error_to_json
@@ -89,7 +90,7 @@ class Heard(Struct):
     def compose(self, request: Transfer, nodes: Iterable[str]) -> None:
         """Makes the root of the image, once."""
         if not self.root_text:
-            image, cut = image_of(str(request.image)) or str(request.image), str(request.cut)
+            image, cut = image_named(str(request.image)), str(request.cut)
             parts = tuple(self.parts[node] for node in nodes)
             created = max(time.time(), self.latest + NEWER_S)  # also where another coordinator's clock is ahead
             self.root_text = Root(image, cut, str(request.target), created, parts).to_text()
@@ -134,7 +135,7 @@ class Running(Struct):
         cut = coordination.cut if self.task is Task.CHECKPOINT else next(iter(self.heard.cuts), "")
         return ClusterReport(
             job=str(self.request.target),
-            image=image_of(self.request.image) if self.request.image else None,
+            image=image_named(self.request.image) if self.request.image else None,
             cut=(cut or None) if len(self.heard.cuts) < 2 else None,
             outcome=outcome.value,
             nodes=tuple(self._of_node(node, place) for node, place in coordination.places.by_node.items()),
@@ -163,7 +164,7 @@ class Running(Struct):
                 self._mark(coordination)
                 self._late = (order.number, time.monotonic() + self._seconds(order.wait))
             case Begin():
-                self._start(self._transfer, order.node, self.request)
+                self._start(self._transfer, order.node, self._of_part(order.node))
             case Restore():
                 self._start(self._transfer, order.node, self._alone(order))
             case Keep():
@@ -176,9 +177,16 @@ class Running(Struct):
             case Ask():
                 self._start(self._ask, order.node)
 
+    def _part(self, node: str) -> str | None:
+        """Returns the name of a node's part, where there is an image."""
+        return part_name(self.request.image, [*self.links].index(node)) if self.request.image else None
+
+    def _of_part(self, node: str) -> Transfer:
+        return replace(self.request, image=self._part(node))
+
     def _alone(self, order: Restore) -> RestoreRequest:
         """Returns the request for a part that waits for no other node."""
-        image = self.heard.images.get(order.node, self.request.image) if order.revives else None
+        image = (self.heard.images.get(order.node) or self._part(order.node)) if order.revives else None
         store = self.request.store if image else None
         return RestoreRequest(
             target=self.request.target, timeout=self.request.timeout, image=image, store=store, revive=image is not None
@@ -231,8 +239,8 @@ class Running(Struct):
         """Asks for the facts of a part that is durable. After an error the part tells again that it waits."""
         request = self.request
         try:
-            name = str(request.image)
-            there = self.links[node].parts(PartsRequest(image=image_of(name) or name, store=request.store)).parts
+            name, image = self._part(node), image_named(str(request.image))
+            there = self.links[node].parts(PartsRequest(image=image, store=request.store)).parts
             part = next(each for each in there if each.image == name)
             self.heard.latest = max([self.heard.latest, *(root.created for each in there if (root := root_of(each)))])
             self.heard.parts[node] = RootPart(node, part.seal, part.bytes)
@@ -243,7 +251,8 @@ class Running(Struct):
 
     def _keep(self, node: str) -> None:
         try:
-            self.links[node].keep(KeepPartRequest(root=self.heard.root_text, store=self.request.store))
+            word = KeepPartRequest(root=self.heard.root_text, part=str(self._part(node)), store=self.request.store)
+            self.links[node].keep(word)
         except Exception as failure:
             error = typed(failure)
             log.info("node %s: %s", node, error.message, exc_info=not isinstance(failure, GcrError))
@@ -288,11 +297,18 @@ class Running(Struct):
             return None
         whole = {each.image: root for each in answer.parts if each.whole and (root := root_of(each))}
         newest = next(iter(newest_first([*whole.values()])), None) if answer.stopped else None
-        root = whole.get(str(request.image)) if request.image else newest
-        if root is None:
+        image = self._part(node) or (own_part(newest, node, whole) if newest else None)
+        if image not in whole:
             return None
-        self.heard.images[node] = root.part
-        return Stands(node, Place.STOPPED, root.cut)
+        self.heard.images[node] = image
+        return Stands(node, Place.STOPPED, whole[image].cut)
+
+
+def own_part(root: Root, node: str, there: Mapping[str, Root]) -> str | None:
+    """Returns the name of a node's own part of a cut. Nodes that share a store have the parts of others there, too."""
+    ranks = [rank for rank in range(len(root.parts)) if root.part(rank) in there]
+    own = [rank for rank in ranks if root.parts[rank].node == node] or (ranks if len(ranks) == 1 else [])
+    return root.part(own[0]) if own else None
 
 
 def _aim(request: Transfer) -> Aim:

@@ -1,5 +1,6 @@
 """The operations of an image helper on a node's parts of images over nodes. No encrypted store has any."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from gcr.cutroot import Root
@@ -8,6 +9,7 @@ from gcr.faults import reach
 from gcr.image.disk.failing import usable
 from gcr.image.store.location import is_none
 from gcr.image.store.store import Store
+from gcr.imageerrors import NoSuchImage
 from gcr.protocol.operations import image as ops
 from gcr.protocol.operations.operation import Answer, Handlers
 
@@ -44,7 +46,7 @@ def _keep(asked: ops.KeepRoot) -> None:
     path = Path(asked.store)
     with usable(path):
         reach("image.root")
-        Store(path).roots.keep(root)
+        Store(path).roots.keep(root, asked.part)
         reach("image.rooted")
 
 
@@ -54,7 +56,7 @@ def _drop(asked: ops.DropParts) -> None:
     with usable(path):
         store = Store(path)
         old = [*store.roots.older(asked.image, asked.cut)]
-        if old:
+        with suppress(NoSuchImage):  # another node that shares the store has removed them just now
             store.remove([each.name for each in old], seals={each.name: each.seal() for each in old})
 
 

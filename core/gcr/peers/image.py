@@ -108,12 +108,12 @@ class ImagePeer(Struct):
         """Returns the parts of an image over nodes, or of a job, in a store. Raises StoreUnusable, WrongKey."""
         return self._call(ops.FindParts(store, image, job), timeout)
 
-    def keep_root(self, store: str, root: str, timeout: float) -> None:
-        """Writes the root of an image over nodes beside its part; it is durable on return.
+    def keep_root(self, store: str, root: str, part: str, timeout: float) -> None:
+        """Writes the root of an image over nodes beside this part; it is durable on return.
 
         Raises NoSuchImage, WrongImage, StoreUnusable.
         """
-        self._call(ops.KeepRoot(store, root), timeout)
+        self._call(ops.KeepRoot(store, root, part), timeout)
 
     def drop_parts(self, store: str, image: str, cut: str, timeout: float) -> None:
         """Removes the parts of an image over nodes that are older than that of `cut`. Raises StoreUnusable."""

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from gcr.api.partrequests import ImagePart
 from gcr.cluster.images import newest
+from gcr.cluster.running import own_part
 from gcr.cuterrors import CutIncomplete
-from gcr.cutroot import Root, RootPart, image_of, part_name
+from gcr.cutroot import Root, RootPart, cut_name, image_named, image_of, part_name
 from gcr.errors import UsageError
 from gcr.imageerrors import NoSuchImage
 
@@ -24,7 +25,7 @@ def root(number: int, nodes: Sequence[str] = NODES) -> Root:
 
 def part(of: Root, rank: int, rooted: bool = True) -> ImagePart:
     return ImagePart(
-        image=of.part,
+        image=of.part(rank),
         job=of.job,
         created=of.created,
         seal=of.parts[rank].seal,
@@ -46,7 +47,7 @@ def test_the_newest_cut_is_taken_whatever_the_order_of_the_nodes():
 
 def test_one_root_is_enough_and_the_others_are_told_to_be_lacking():
     found = newest("night", all_of(root(7), rooted=["b"]))
-    assert (found.nodes, found.lacking) == (("a", "b", "c"), ("a", "c"))
+    assert (found.nodes, found.lacking) == (("a", "b", "c"), (0, 2))
 
 
 def test_a_cut_without_a_root_is_no_image_and_the_former_one_is_taken():
@@ -58,9 +59,9 @@ def test_a_cut_without_a_root_is_no_image_and_the_former_one_is_taken():
 
 def test_a_part_that_is_missing_or_another_has_the_former_one_taken_or_is_named():
     there = all_of(root(7), root(9))
-    there["b"] = [each for each in there["b"] if each.image != root(9).part]
+    there["b"] = [each for each in there["b"] if each.image != root(9).part(1)]
     assert newest("night", there).root == root(7)
-    there["c"] = [replace(each, seal="f" * 64) if each.image == root(7).part else each for each in there["c"]]
+    there["c"] = [replace(each, seal="f" * 64) if each.image == root(7).part(2) else each for each in there["c"]]
     with pytest.raises(CutIncomplete, match=r"lack part 2 of 3, of node b, of cut 0000000000000009"):
         newest("night", there)
 
@@ -71,17 +72,28 @@ def test_parts_are_found_on_other_nodes_than_they_were_made_on():
     assert newest("night", there).nodes == ("z", "x", "y")
 
 
+def test_nodes_that_share_a_store_take_each_its_own_part():
+    every = [part(root(7), rank) for rank in range(len(NODES))]
+    assert newest("night", dict.fromkeys(reversed(NODES), every)).nodes == ("a", "b", "c")
+    assert newest("night", dict.fromkeys(["x", "y", "z"], every)).nodes == ("x", "y", "z")
+    there = {root(7).part(rank): root(7) for rank in range(len(NODES))}
+    assert [own_part(root(7), node, there) for node in (*NODES, "x")] == [*there, None]
+    assert own_part(root(7), "x", {root(7).part(1): root(7)}) == root(7).part(1)
+
+
 def test_no_part_at_all_is_no_such_image():
     with pytest.raises(NoSuchImage, match="night"):
         newest("night", {node: [] for node in NODES})
 
 
 def test_the_name_of_a_part_says_its_image():
-    name = part_name("night.one", "0123456789abcdef" * 2)
-    assert (name, image_of(name)) == ("night.one.0123456789abcdef", "night.one")
-    assert [image_of(each) for each in ("night", "run.000000001000", "night.0123456789ABCDEF")] == [None] * 3
-    with pytest.raises(UsageError, match="46 characters"):
-        part_name("n" * 47, "0" * 32)
+    name = part_name(cut_name("night.one", "0123456789abcdef" * 2), 17)
+    assert (name, image_of(name)) == ("night.one.0123456789abcdef.17", "night.one")
+    assert image_named(cut_name("night.one", "0" * 32)) == "night.one"
+    others = ("night", "run.000000001000", "night.0123456789abcdef", "night.0123456789ABCDEF.0")
+    assert [image_of(each) for each in others] == [None] * 4
+    with pytest.raises(UsageError, match="40 characters"):
+        cut_name("n" * 41, "0" * 32)
 
 
 def test_a_root_reads_back_and_any_other_byte_is_damage():

@@ -38,7 +38,7 @@ def kept(node: Coordinator, asked: KeepPartRequest, caller: Caller) -> None:
     """Has the cut count on this node. Raises NoSuchImage, WrongImage, StoreUnusable, CutGivenUp, NotOurs."""
     part = node.cuts.part_in(asked.parsed().cut, caller)
     with _helper(node, asked, caller) as (helper, store):
-        helper.keep_root(store, asked.root, node.config.store_s)
+        helper.keep_root(store, asked.root, asked.part, node.config.store_s)
     if part is not None:
         part.keep()
 

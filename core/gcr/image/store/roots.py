@@ -77,15 +77,15 @@ class Roots(Struct, frozen=True):
                 if job in (None, manifest.source.job):
                     yield StoredPart(manifest, self.of(manifest))
 
-    def keep(self, root: Root) -> None:
-        """Writes the root beside its part; it outlives any crash on return.
+    def keep(self, root: Root, part: str) -> None:
+        """Writes the root beside the part of this name; it outlives any crash on return.
 
         Raises NoSuchImage, WrongImage where the image of this name is none of its parts; Damaged, OSError.
         """
-        manifest = self.images.manifest(root.part)
-        if root.rank_of(manifest.seal().hex()) is None:
-            raise WrongImage(f"image {root.part} of this store is no part of cut {root.cut}", hint="gcr images")
-        new, final = (self.images.store / path(root.part) for path in (new_root_path, root_path))
+        rank = root.rank_of(self.images.manifest(part).seal().hex())
+        if rank is None or root.part(rank) != part:
+            raise WrongImage(f"image {part} of this store is no part of cut {root.cut}", hint="gcr images")
+        new, final = (self.images.store / path(part) for path in (new_root_path, root_path))
         write_file(new, root.to_text().encode())
         new.rename(final)
         sync(self.images.folder)
@@ -96,8 +96,10 @@ class Roots(Struct, frozen=True):
         One without a root is of a cut that was given up, or whose root is on other nodes; that cut is older as well.
         """
         found = [*self.parts(image, None)]
-        kept = next((part for part in found if part.root and part.root.cut == cut), None)
-        for part in found if kept else ():
-            assert kept
-            if part.manifest.source.job == kept.manifest.source.job and part.manifest.created < kept.manifest.created:
-                yield part.manifest
+        kept = [part.manifest for part in found if part.root and part.root.cut == cut]
+        if not kept:
+            return
+        names, before, job = {each.name for each in kept}, min(each.created for each in kept), kept[0].source.job
+        for each in (part.manifest for part in found):
+            if each.name not in names and each.source.job == job and each.created < before:
+                yield each

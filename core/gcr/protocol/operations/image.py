@@ -239,12 +239,13 @@ class FindParts(Operation[FoundParts], frozen=True):
 
 
 class KeepRoot(Operation[Nothing], frozen=True):
-    """Writes the root of an image over nodes beside this node's part of it. `root`: its text."""
+    """Writes the root of an image over nodes beside this node's part of it. `root`: its text · `part`: its name."""
 
     op = "keep_root"
 
     store: str
     root: str
+    part: str
 
 
 class DropParts(Operation[Nothing], frozen=True):
