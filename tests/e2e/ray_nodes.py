@@ -26,6 +26,7 @@ class RayNodes:
     """The first node that is added is the head.
 
     under: the job of gcr that all of Ray's processes on a node are, None for none · gpus: of each node, as Ray counts
+    variables: of Ray's processes, and of no command of gcr on a node
     """
 
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ray", dir="/tmp")))
@@ -34,6 +35,7 @@ class RayNodes:
     port: int = 0
     under: str | None = None
     gpus: int = 0
+    variables: dict[str, str] = field(default_factory=dict)
 
     @property
     def env(self) -> dict[str, str]:
@@ -68,16 +70,18 @@ class RayNodes:
         if self.under:
             command = [sys.executable, "-m", "gcr", "run", "--name", self.under, *machine.world, "--", *command]
         with log.open("wb") as out:
-            made = subprocess.Popen(command, env=machine.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            env = {**machine.env, **self.variables}
+            made = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         self.processes.append(made)
         until(lambda: b"Ray runtime started" in log.read_bytes() or None, STARTED_S, f"node {name} is up")
         return machine
 
-    def gcr(self, *words: str, node: str | None = None) -> Answer:
-        """A command on a node, the head by default."""
+    def gcr(self, *words: str, node: str | None = None, **variables: str) -> Answer:
+        """A command on a node, the head by default. An empty variable is none."""
         command, env = [sys.executable, "-m", "gcr", "--json", *words], self.env
         if node:
             env = {**env, **self.machines[node].env}
+        env = {name: value for name, value in {**env, **variables}.items() if value or name not in variables}
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=STARTED_S)
         return Answer(done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr)
 

@@ -27,14 +27,23 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     made.close()
 
 
+def lives(log: Path) -> None:
+    """Waits until a program has printed two more lines."""
+    before = log.stat().st_size
+    until(lambda: log.stat().st_size > before + 1 or None, PATIENCE, "it goes on")
+
+
 def test_a_part_ends_by_the_id_of_its_start_and_no_other_job_of_its_name_does(machine: Machine) -> None:
-    program = Program(["sh", "-c", "sleep 60 & wait"], "/", {RUN: "mine"})
-    carrying.started("train", program, machine.env)
-    job = machine.job("train")
-    assert job
+    program = Program(["sh", "-c", "sleep 60 & while :; do echo; sleep 0.05; done"], "/", {RUN: "mine"})
+    log = Path(carrying.started("train", program, machine.env))
+    lives(log)
     carrying.end("train", "another")
     carrying.end("other", "mine")
-    tree = [job["pid"], *until(lambda: descendants(job["pid"]), PATIENCE, "it has a child")]
+    lives(log)
+    job = machine.job("train")
+    assert job
+    tree = [job["pid"], *descendants(job["pid"])]
+    assert len(tree) > 1
     carrying.end("train", "mine")
     until(lambda: not any(map(alive, tree)) or None, PATIENCE, "it has ended")
 

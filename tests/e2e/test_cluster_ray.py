@@ -1,7 +1,10 @@
 """gcr on a Ray cluster of two nodes: real Ray, simulated devices. Actors carry requests, and decide nothing."""
 
 import http.client
+import os
+import signal
 import ssl
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -175,6 +178,34 @@ def test_an_image_comes_from_the_nodes_of_the_cluster_and_a_stranger_gets_nothin
     nodes.gcr("cluster", "down")
     with pytest.raises(ConnectionRefusedError):
         stranger(urls["one"], ssl._create_unverified_context())
+
+
+HANGING = """
+from gcr.cluster.plugins import cluster
+from gcr.clustererrors import NodeUnreachable
+from gcr_ray import actors
+
+actors.LATE_S = 1.0
+node = next(node for node in cluster().nodes() if node.name == "two")
+try:
+    print([*node.carry("token", "ps", {}, 0.5)])
+except NodeUnreachable as error:
+    print(error.message)
+"""
+
+
+def test_a_node_whose_actor_hangs_is_given_up_in_time(nodes: RayNodes) -> None:
+    rows(nodes, "up")
+    stopped = nodes.actors()
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        command = [sys.executable, "-c", HANGING]
+        done = subprocess.run(command, env=nodes.env, capture_output=True, text=True, timeout=PATIENCE)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert done.stdout == "node two does not answer: its last word has not come in time\n", done.stderr
 
 
 def _all_answer(nodes: RayNodes) -> dict[str, dict[str, object]] | None:

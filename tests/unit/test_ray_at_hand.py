@@ -38,3 +38,9 @@ def test_the_clusters_of_other_users_count_where_this_one_has_none(proc: Path, m
     process(proc, 10, "raylet", "--gcs-address=10.0.0.1:6379")
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
     assert athand.addresses(proc) == ["10.0.0.1:6379"]
+
+
+def test_the_clusters_of_this_user_count_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(os.getuid() + 1, "10.0.0.1:1"), (os.getuid(), "10.0.0.2:1")]
+    monkeypatch.setattr(athand, "_raylets", lambda proc: found)
+    assert athand.addresses() == ["10.0.0.2:1"]

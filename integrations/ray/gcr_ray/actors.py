@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from msgspec import Struct
 from ray.actor import ActorHandle
-from ray.exceptions import AuthenticationError, GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gcr.cluster.keys import Keys
@@ -25,6 +25,7 @@ from gcr_ray.node import GcrNode
 NAMESPACE = "gcr"
 ANY = "auto"  # Ray's word for the cluster that it finds
 RAY_CLIENT = "ray://"
+HINT = "ray status; where Ray wants a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"  # Ray does not say which it is
 AT_ONCE = 64  # requests that a node carries at the same time
 CONNECT_S = 5.0
 WITHDRAWN_S = 10.0
@@ -60,8 +61,7 @@ def connect(address: str | None) -> None:
         )
     except (ConnectionError, RayError, RuntimeError, ValueError, OSError) as error:
         where = "at hand" if meant == ANY else f"at {meant}"
-        hint = "RAY_AUTH_TOKEN, as ray start had it" if isinstance(error, AuthenticationError) else "ray status"
-        raise NoCluster(f"no Ray cluster {where}: {_first_line(error)}", hint=hint) from error
+        raise NoCluster(f"no Ray cluster {where}: {_first_line(error)}", hint=HINT) from error
 
 
 def _at_hand() -> str:

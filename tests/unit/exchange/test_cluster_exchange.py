@@ -62,7 +62,9 @@ def test_one_exchange_runs_with_the_keys_that_were_given(home: Path) -> None:
         pulled(there, [peer], token=second.token, tls=pinned_tls(exchanges.certificate_file()))
     pulled(there, [peer], token=first.token, tls=pinned_tls(exchanges.certificate_file()))
     assert contents(there.path) == contents(store.path)
+    exchanges.keep(second)  # as another node does in a home that both have
     other = begin(second)
+    assert other != url
     assert (exchanges.address(), exchanges.kept()) == (other, second)
     with pytest.raises(PeerUnusable, match="no peer answers"):
         pulled(Store(home / "third"), [peer], token=first.token, tls=pinned_tls(exchanges.certificate_file()))
