@@ -27,12 +27,14 @@ print(max([0, *(int(name[len(sys.argv[1]):]) for name in names if name.startswit
 # The program runs on if it cannot be saved; then the job ends as it would without gcr.
 # shellcheck disable=SC2329  # the trap calls it
 save() {
+    told=yes
     if gcr checkpoint "$job" --image "$images$((last + 1))" --stop --wait durable; then
         scontrol requeue "$SLURM_JOB_ID"
     fi
 }
 
 last=$(newest) || exit
+told=
 trap save USR1
 if [ "$last" -gt 0 ]; then
     gcr restore --image "$images$last" --attach &
@@ -40,9 +42,12 @@ else
     gcr run --name "$job" -- "$@" &
 fi
 program=$!
-while :; do
+wait "$program"
+code=$?
+while [ -n "$told" ] && [ "$code" -gt 128 ]; do # the signal may have ended the wait alone
+    told=
     wait "$program"
-    code=$?
-    kill -0 "$program" 2>/dev/null || break # else only a signal has ended the wait
+    again=$?
+    [ "$again" -eq 127 ] || code=$again # 127: the wait before had the program's own code
 done
 exit "$code"
