@@ -18,6 +18,9 @@ from gcr.cluster.keys import Keys
 from gcr.cluster.plugins import Program, Word
 from gcr.errors import GcrError, typed
 
+_OF_JOB = ("GCR_JOB", "GCR_TOKEN")
+_SHIM = "libgcr_shim.so"
+
 
 class GcrNode:
     """The methods of a node's actor. Its answers are JSON, as a daemon's are: another version of gcr may read them."""
@@ -79,7 +82,17 @@ def node_environment() -> dict[str, str]:
     except OSError as error:
         raise GcrError(f"the environment of Ray's process {parent} cannot be read: {error}") from error
     pairs = (word.decode(errors="surrogateescape").partition("=") for word in words if b"=" in word)
-    return {name: value for name, _, value in pairs if not name.startswith("RAY_")}
+    return of_user({name: value for name, _, value in pairs})
+
+
+def of_user(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns it without Ray's variables, and without the job of gcr that `ray start` may be the program of.
+
+    Else a command of gcr that asks a driver would be a process of that job.
+    """
+    found = {name: value for name, value in environment.items() if not name.startswith("RAY_") and name not in _OF_JOB}
+    preloaded = [each for each in found.pop("LD_PRELOAD", "").split(":") if each and Path(each).name != _SHIM]
+    return {**found, "LD_PRELOAD": ":".join(preloaded)} if preloaded else found
 
 
 def _take_oom_score_of_parent() -> None:
