@@ -126,7 +126,7 @@ def test_a_job_on_both_nodes_is_suspended_at_one_cut_and_comes_back(nodes: RayNo
     parts = {name: machine.told("llm", DATA) for name, machine in nodes.machines.items()}
     before = {name: part.ask() for name, part in parts.items()}
     cut = nodes.gcr("cluster", "checkpoint", "llm")
-    assert (cut.code, cut.body.get("outcome")) == (0, "done"), cut
+    assert (cut.code, cut.body.get("outcome")) == (0, "done"), (cut.body.get("error"), cut.body.get("phases_s"))
     assert {each["node"]: each["place"] for each in cut.body["nodes"]} == {"one": "suspended", "two": "suspended"}
     (stands,) = {machine.job("llm")["cut"]["id"] for machine in nodes.machines.values()}  # type: ignore[index]
     assert stands == cut.body["cut"]
