@@ -23,6 +23,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "criu_helper": BASE | {"criu"},
     "kernels": {ROOT},
     "vmm": {ROOT, "hashing"},
+    "standstill": set(),
     "api": {ROOT},
     "memory": BASE | {"hashing"},
     "image": set(),
@@ -40,7 +41,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "peers": BASE | {"memory", "image.files"},
     "job": BASE | {"peers"},
     "rendezvous": BASE | {"api", "job"},
-    "engine": BASE | {"api", "hashing", "image.chunks", "job", "memory", "peers"},
+    "engine": BASE | {"api", "hashing", "image.chunks", "job", "memory", "peers", "standstill"},
     "daemon": BASE
     | {"api", "engine", "image.chunks", "image.files", "image.store", "job", "library", "memory", "peers"}
     | {"rendezvous"},

@@ -15,29 +15,14 @@ from typing import TypeVar
 from msgspec import Struct, field
 
 from gcr.engine.side_by_side import ALL, side_by_side
-from gcr.engine.standstill import (
-    COUPLING,
-    Admission,
-    Admit,
-    Done,
-    Incomplete,
-    Late,
-    Made,
-    Parked,
-    Past,
-    ReleaseCaptures,
-    Report,
-    Rules,
-    Tier,
-    Wait,
-    decide,
-)
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.errors import Stuck
 from gcr.peers.gate import GatePeer
 from gcr.protocol.agentwire import GateReply
 from gcr.protocol.wire import SEVERAL_THREADS, ParkedFlag, WalkKind
+from gcr.standstill.decision import Admit, Done, Late, Past, ReleaseCaptures, Rules, Wait, decide
+from gcr.standstill.messages import COUPLING, Admission, Incomplete, Made, Parked, Report, Tier
 
 log = logging.getLogger("gcr.engine")
 

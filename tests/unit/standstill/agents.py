@@ -6,7 +6,6 @@ from typing import Any
 from ranks import Job
 
 from gcr.engine.closing import Closing
-from gcr.engine.standstill import Admission, Report, Tier
 from gcr.protocol.agentwire import (
     AdmitRequest,
     AllowedRecord,
@@ -19,6 +18,7 @@ from gcr.protocol.agentwire import (
     ParkedRecord,
 )
 from gcr.protocol.wire import SEVERAL_THREADS, FrameType, ParkedFlag, WalkKind
+from gcr.standstill.messages import Admission, Report, Tier
 
 TRANSACTION = 7
 

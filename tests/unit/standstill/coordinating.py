@@ -2,7 +2,7 @@
 
 from ranks import Job
 
-from gcr.engine.standstill import Admit, Done, Late, Past, ReleaseCaptures, Rules, decide
+from gcr.standstill.decision import Admit, Done, Late, Past, ReleaseCaptures, Rules, decide
 
 
 def stand_still(job: Job, rules: Rules = Rules(), deadline: float = 60.0) -> Done | Late:  # noqa: B008 - frozen

@@ -9,16 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gcr.engine.closing import parts_of
-from gcr.engine.standstill import (
-    LOCAL,
-    Admission,
-    Incomplete,
-    Made,
-    Parked,
-    Report,
-    Tier,
-)
 from gcr.protocol.wire import WalkKind
+from gcr.standstill.messages import LOCAL, Admission, Incomplete, Made, Parked, Report, Tier
 
 PATIENCE = 0.002  # seconds that a walk waits for one call's work
 DEPTH = 64  # calls that a rank's driver queues before the next one waits inside

@@ -14,10 +14,10 @@ from programs import SHAPES, collective, threads
 from ranks import Call, Group, Job
 
 from gcr.engine.closing import parts_of, report_of
-from gcr.engine.standstill import LOCAL, Admission, Incomplete, Made, Parked, Report, Tier
 from gcr.errors import Interrupted, PeerGone, Stuck
 from gcr.protocol.agentwire import GateReply
 from gcr.protocol.wire import WalkKind
+from gcr.standstill.messages import LOCAL, Admission, Incomplete, Made, Parked, Report, Tier
 
 
 def meeting(missing: bool = False) -> Job:

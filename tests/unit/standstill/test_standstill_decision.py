@@ -7,24 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gcr.engine.standstill import (
-    LOCAL,
-    Admission,
-    Admit,
-    Done,
-    Incomplete,
-    Late,
-    Made,
-    Parked,
-    Past,
-    ReleaseCaptures,
-    Report,
-    Rules,
-    Tier,
-    Wait,
-    decide,
-    owes,
-)
+from gcr.standstill.decision import Admit, Done, Late, Past, ReleaseCaptures, Rules, Wait, decide, owes
+from gcr.standstill.messages import LOCAL, Admission, Incomplete, Made, Parked, Report, Tier
 
 RULES = Rules()
 SUM, GATHER = 7, 8  # signatures

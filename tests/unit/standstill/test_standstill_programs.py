@@ -18,7 +18,7 @@ from coordinating import stand_still
 from programs import SHAPES, random_program, threads
 from ranks import Call, Group, Job
 
-from gcr.engine.standstill import Done
+from gcr.standstill.decision import Done
 
 SEEDS = st.integers(0, 1 << 48)
 

@@ -26,83 +26,13 @@ No I/O, no clock. The caller looks at all agents, numbers the look, and does wha
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import IntEnum
 from itertools import islice
 from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-LOCAL = 0  # the signature of every call that is not known as coupled
-
-
-class Tier(IntEnum):
-    HELPER = 0
-    PARTNER = 1
-    WALK = 2
-    LEAD = 3
-    SPIN = 4
-
-
-COUPLING = (Tier.PARTNER, Tier.LEAD)
-
-
-class Parked(Struct, frozen=True):
-    """A thread that waits at its rank's gate, and the call that it waits with.
-
-    clear: nothing is unfinished on the stream of that call · launched: calls of that signature by its rank so far.
-    """
-
-    thread: int
-    signature: int = LOCAL
-    clear: bool = True
-    helper: bool = False
-    launched: int = 0
-
-
-class Incomplete(Struct, frozen=True):
-    """The latest coupled launch of a signature, on a stream that is not idle. `launched`: of that signature, so far."""
-
-    signature: int
-    stream: int
-    launched: int
-    kernel: str = ""
-
-
-class Made(Struct, frozen=True):
-    """A signature of which a rank has made calls. `thread`: that made them all; None where several did."""
-
-    signature: int
-    launched: int
-    thread: int | None
-
-
-class Report(Struct, frozen=True):
-    """The answer of one rank's agent to look number `look`.
-
-    changed_at: when its device, its gate or its calls in flight last changed, on the caller's clock · held: threads
-    that would begin a capture, and wait because captures are held.
-    """
-
-    rank: int
-    look: int
-    busy: bool
-    in_flight: int
-    captures: int
-    changed_at: float
-    parked: tuple[Parked, ...] = ()
-    incomplete: tuple[Incomplete, ...] = ()
-    held: int = 0
-    made: tuple[Made, ...] = ()
-
-    @property
-    def at_rest(self) -> bool:
-        return not (self.busy or self.in_flight or self.captures)
-
-    @property
-    def in_own_code(self) -> bool:
-        """Tells whether nothing of the rank is at its gate, in its driver or on its device."""
-        return self.at_rest and not self.parked and not self.held
+from gcr.standstill.messages import COUPLING, LOCAL, Admission, Incomplete, Parked, Report, Tier
 
 
 class Rules(Struct, frozen=True):
@@ -132,21 +62,6 @@ class Wait(Struct, frozen=True):
     """Look again at `until`, on the caller's clock."""
 
     until: float
-
-
-class Admission(Struct, frozen=True):
-    """One thread of one rank may make `calls` calls at most.
-
-    A WALK stops before a coupled call that is not allowed. Behind its first call a PARTNER or LEAD goes on only while
-    the thread owes a call; a LEAD that `leads` also through coupled calls that are not allowed.
-    """
-
-    tier: Tier
-    rank: int
-    thread: int
-    signature: int
-    calls: int = 1
-    leads: bool = False
 
 
 class Admit(Struct, frozen=True):
@@ -182,14 +97,18 @@ class Cause(Struct, frozen=True):
     capturing: tuple[int, ...] = ()
 
     def __str__(self) -> str:
+        return self.told("process {}".format)
+
+    def told(self, name: Callable[[int], str]) -> str:
+        """Returns the causes in words. `name`: of a rank."""
         parts = [
-            f"process {rank} waits in {one.kernel or hex(one.signature)} on stream {one.stream:#x}"
+            f"{name(rank)} waits in {one.kernel or hex(one.signature)} on stream {one.stream:#x}"
             for rank, one in self.incomplete
         ]
-        parts += [f"process {rank} has calls in its driver" for rank in self.in_flight]
-        parts += [f"the device of process {rank} is busy" for rank in self.busy]
-        parts += [f"process {rank} captures a stream" for rank in self.capturing]
-        parts += [f"process {rank} is in its own code" for rank in self.absent]
+        parts += [f"{name(rank)} has calls in its driver" for rank in self.in_flight]
+        parts += [f"the device of {name(rank)} is busy" for rank in self.busy]
+        parts += [f"{name(rank)} captures a stream" for rank in self.capturing]
+        parts += [f"{name(rank)} is in its own code" for rank in self.absent]
         return "; ".join(parts)
 
 
