@@ -24,7 +24,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "kernels": {ROOT},
     "vmm": {ROOT, "hashing"},
     "standstill": set(),
-    "api": {ROOT},
+    "api": {ROOT, "standstill"},
     "memory": BASE | {"hashing"},
     "image": set(),
     "image.chunks": {ROOT, "hashing", "memory"},
@@ -58,7 +58,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "torch": {ROOT},
     "library": BASE | {"api", "image.crypto", "image.store", "job", "rendezvous"},
     "serve": BASE | {"api", "job", "library", "rendezvous"},
-    "cluster": BASE | {"api", "library", "rendezvous"},
+    "cluster": BASE | {"api", "library", "rendezvous", "standstill"},
     "demo": {ROOT, "supervisor"},
     "cli": BASE
     | {"api", "checkpoints", "cluster", "criu", "demo", "job", "kernels", "library", "memory", "rendezvous", "serve"}

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from gcr.api.barriers import Barrier
 from gcr.api.requests import (
     CheckpointRequest,
+    CutRequest,
     HandOverRequest,
     NextJob,
     Request,
@@ -18,6 +20,7 @@ from gcr.api.requests import (
 )
 from gcr.daemon.worlds import backend_name
 from gcr.errors import UsageError
+from gcr.standstill.messages import Admission, Lead, Tier
 
 IMAGE = {"target": "llm", "image": "warm"}
 NAN = float("nan")
@@ -117,6 +120,8 @@ REQUESTS = [
     SaveSpansRequest(timeout=9, run="train", step=9),
     SaveNowRequest(spans=((4096, 1), (1 << 47, 1 << 33))),
     SaveNowRequest(spans=((4096, 1), (8192, 1)), in_place=(1,), fills=False),
+    CutRequest(id="0" * 32, barrier=Barrier.APART),
+    CutRequest(id="0" * 32, lead=Lead(False, (Admission(Tier.WALK, 70, 3, 0, 16),), (((1 << 64) - 1, 7),))),
     StopRequest(force=True),
     HandOverRequest(version="9.9", wire=3),
     CheckpointRequest(target="llm", then=NextJob("bb", 5)),
@@ -141,6 +146,20 @@ def test_a_request_is_the_same_behind_the_socket(request_: Request) -> None:
 def test_a_job_that_cannot_come_in_next_is_refused(then: dict[str, Any], more: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         CheckpointRequest.from_json({"target": "llm", "then": then, **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"barrier": "still", "lead": {}}, "choose one"),
+        ({"lead": {"admissions": [{"tier": 9, "rank": 1, "thread": 1, "signature": 0}]}}, "enum value 9"),
+        ({"lead": {"admissions": [{"tier": 1, "rank": 1, "thread": 1, "signature": 0, "calls": 1 << 32}]}}, "calls"),
+        ({"lead": {"furthest": [[-1, 1]]}}, "furthest"),
+    ],
+)
+def test_an_order_to_ranks_is_checked_before_any_rank_hears_of_it(more: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        CutRequest.from_json({"id": "0" * 32, **more})
 
 
 def test_what_was_not_asked_for_is_not_sent_and_no_name_has_changed() -> None:

@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 
 from gcr.converting import convert
 from gcr.errors import GcrError
+from gcr.standstill.messages import Report
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -43,6 +44,15 @@ class Pong(Answer, frozen=True, kw_only=True):
 
     pid: int
     version: str
+
+
+class Ranks(Answer, frozen=True, kw_only=True):
+    """The answer of a part of a cut that is led: its ranks by their pids, none after an admission.
+
+    `changed_at` of each is on a clock that is at 0 with this answer.
+    """
+
+    ranks: tuple[Report, ...]
 
 
 class Leaving(Answer, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ class Barrier(StrEnum):
     """A place at which a checkpoint or a restore waits for the word of the cut's coordinator."""
 
     ADMITTED = "admitted"  # all that may refuse was asked; the program runs
+    APART = "apart"  # in the place of `still`: ranks here need another node's calls first, so the coordinator leads
     STILL = "still"  # every process stands still at its gate; nothing was handed over
     DURABLE = "durable"  # of a checkpoint with an image: the image is on disk, and all can still be taken back
     READY = "ready"  # of a restore: memory and control state are back, and the gates are closed

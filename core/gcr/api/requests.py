@@ -23,6 +23,7 @@ from gcr.api.checks import (
 )
 from gcr.converting import convert
 from gcr.errors import UsageError
+from gcr.standstill.messages import Lead
 
 Target = str | int
 MOST_WAIT_S = 60.0  # of a request for events
@@ -243,15 +244,18 @@ class RestoreRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class CutRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The coordinator's word to a part of cut `id`: it may pass `barrier`, or without one it is given up."""
+    """The coordinator's word to a part of cut `id`: it may pass `barrier`, is led, or without both it is given up."""
 
     op = "cut"
 
     id: str
     barrier: Barrier | None = None
+    lead: Lead | None = None
 
     def __post_init__(self) -> None:
         check_cut(self.id)
+        if self.barrier and self.lead:
+            raise UsageError("a part passes a barrier, or is led: choose one")
 
 
 class SwapRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):

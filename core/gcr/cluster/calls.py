@@ -138,6 +138,8 @@ def _error(report: ClusterReport, running: Running) -> GcrError | None:
     if isinstance(cause, Lost):
         return naming(node, cause)
     why = f"node {node}: {cause.message}" if cause else "not all nodes came as far in time"
+    if running.heard.apart and (cause is None or isinstance(cause, CutGivenUp)):
+        why = f"the job did not come to a standstill: {running.heard.apart}"
     if report.outcome == Outcome.UNSETTLED:
         text = f"{why}; {_standing(report)}"
         return CutUnsettled(text, hint=f"gcr cluster recover {report.job}, with all its nodes")

@@ -2,6 +2,7 @@
 
     checkpoint   every node begins · all are admitted: go · all stand still: go · all are suspended: done
     with images  … all stand still: go · all images are durable: keep · all stores have the list of them: go · done
+                 ranks of a node stand still only together with those of others: all are led (standstill.py), and go
     restore      every node is asked: all are suspended by one cut · all begin · all are ready: go · all run: done
     recover      every node is asked: all are suspended by one cut, or all run: done; else those suspended are restored
 
@@ -36,6 +37,7 @@ from gcr.cluster.messages import (
     Late,
     Left,
     Lost,
+    Obeyed,
     Order,
     Outcome,
     Place,
@@ -45,6 +47,7 @@ from gcr.cluster.messages import (
     Wait,
 )
 from gcr.cluster.places import Orders, Places
+from gcr.cluster.standstill import Stage, Standstill
 
 TRIES = 3  # times that one node restores its part
 
@@ -91,11 +94,13 @@ class Coordination(Struct):
 
     barriers: those that all must reach · passed: how many of them all have passed
     target: where every node is to be in the end · failed: it is not where the task was to lead
+    together: the standstill of all ranks, wanted once a node's own did not come to rest by themselves
     """
 
     task: Task
     cut: str
     places: Places
+    together: Standstill
     aim: Aim = TO_SUSPEND
     phase: Phase = Phase.LOOKING
     passed: int = 0
@@ -106,7 +111,7 @@ class Coordination(Struct):
 
     @classmethod
     def of(cls, task: Task, cut: str, nodes: Sequence[str], aim: Aim = TO_SUSPEND) -> "Coordination":
-        return cls(task, cut, Places.of(nodes), aim)
+        return cls(task, cut, Places.of(nodes), Standstill(nodes), aim)
 
     @property
     def barriers(self) -> Sequence[Barrier]:
@@ -146,6 +151,8 @@ class Coordination(Struct):
                 self._lost(event.node)
             case Stands():
                 self._stands(event)
+            case Obeyed():
+                self._obeyed(event)
         return self._orders.taken()
 
     # ---- forth ------------------------------------------------------------------------------------------------------
@@ -160,22 +167,19 @@ class Coordination(Struct):
 
     def _came(self, event: Came) -> None:
         node, barrier = event.node, event.barrier
-        if self.places.by_node[node] not in BY_COMMAND or barrier not in self.barriers:
+        if self.places.by_node[node] not in BY_COMMAND or barrier not in (Barrier.APART, *self.barriers):
             return
-        may_pass = barrier in self.barriers[: self.passed]
+        may_pass = self.together.is_still if barrier is Barrier.APART else barrier in self.barriers[: self.passed]
         if self.phase is Phase.SETTLING and (self.failed or not may_pass):
             self._orders.add(GiveUp(node, self.cut))
         elif may_pass:  # it has not heard of it
             self._orders.add(Go(node, barrier))
-        elif self.phase is Phase.GATHERING and barrier is self.barriers[self.passed]:
+        elif self.phase is Phase.GATHERING and (barrier is Barrier.APART or barrier is self.barriers[self.passed]):
+            if barrier is Barrier.APART:
+                self.together.want()
             self.places.move(node, Place.HELD)
             if self.places.all(Place.HELD):
-                self._keep() if barrier is Barrier.DURABLE else self._pass(barrier)
-
-    def _keep(self) -> None:
-        self.phase = Phase.KEEPING
-        self._orders.add(*map(Keep, self.places.by_node))
-        self._orders.wait_for(Wait.KEPT)
+                self._pass(barrier)
 
     def _kept(self, node: str) -> None:
         if self.phase is Phase.KEEPING and self.places.by_node[node] is Place.HELD:
@@ -183,7 +187,28 @@ class Coordination(Struct):
             if self.places.all(Place.NAMED):
                 self._pass(Barrier.DURABLE)
 
+    def _obeyed(self, event: Obeyed) -> None:
+        """Leads on. Once all ranks stand still, every node comes to that barrier again."""
+        if self.phase is not Phase.GATHERING or not self.together.is_under_way:
+            return
+        self._orders.add(*self.together.on(event))
+        if self.together.stage is Stage.GIVEN_UP:
+            self._undo()
+        elif self.together.is_still:
+            for node in self.places.by_node:
+                self.places.move(node, Place.WORKING)
+                self._orders.add(Go(node, Barrier.APART))
+
     def _pass(self, barrier: Barrier) -> None:
+        """Lets every node go on, once ranks were led to their standstill, and each store has the list of all parts."""
+        if self.together.is_under_way:
+            self._orders.add(*self.together.begin())
+            return
+        if barrier is Barrier.DURABLE and self.phase is Phase.GATHERING:
+            self.phase = Phase.KEEPING
+            self._orders.add(*map(Keep, self.places.by_node))
+            self._orders.wait_for(Wait.KEPT)
+            return
         self.passed += 1
         for node in self.places.by_node:
             self.places.move(node, Place.WORKING)

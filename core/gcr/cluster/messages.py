@@ -5,6 +5,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from gcr.api.barriers import Barrier
+from gcr.standstill.messages import Lead, Report
 
 
 class Place(StrEnum):
@@ -101,7 +102,19 @@ class Stopped(Struct, frozen=True):
     """The caller wants it given up."""
 
 
-Event = Came | Kept | Done | Failed | Stands | Lost | Late | Stopped
+class Obeyed(Struct, frozen=True):
+    """It has carried out an order for its ranks. `at`: seconds, on the clock of the coordinator's caller.
+
+    ranks: by their pids, with `changed_at` as of api.answers.Ranks; none after an admission
+    """
+
+    node: str
+    number: int
+    at: float
+    ranks: tuple[Report, ...] = ()
+
+
+Event = Came | Kept | Done | Failed | Stands | Lost | Late | Stopped | Obeyed
 
 
 # ---- orders ---------------------------------------------------------------------------------------------------------
@@ -140,6 +153,15 @@ class Restore(Struct, frozen=True):
     revives: bool = False
 
 
+class Direct(Struct, frozen=True):
+    """Have the ranks of its part obey, not before `at` on the clock that Obeyed has. `number`: of the order."""
+
+    node: str
+    number: int
+    at: float
+    lead: Lead
+
+
 class Ask(Struct, frozen=True):
     """Ask where the job stands, once no command has its turn at it."""
 
@@ -172,4 +194,4 @@ class Finish(Struct, frozen=True):
     outcome: Outcome
 
 
-Order = Begin | Go | Keep | GiveUp | Restore | Ask | Deadline | Finish
+Order = Begin | Go | Keep | GiveUp | Restore | Direct | Ask | Deadline | Finish

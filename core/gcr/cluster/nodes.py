@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol, TypeVar
 
-from gcr.api.answers import Answer, Pong
+from gcr.api.answers import Answer, Pong, Ranks
 from gcr.api.barriers import Barrier
 from gcr.api.events import ProgressEvent
 from gcr.api.listings import JobList
@@ -39,6 +39,10 @@ class Link(Protocol):
     def restore(self, request: RestoreRequest, told: Told, limit: float) -> RestoreReport: ...
 
     def say(self, word: CutRequest) -> None: ...
+
+    def lead(self, word: CutRequest) -> Ranks:
+        """Has the ranks of the node's part obey the order in `word`, and returns what they report."""
+        ...
 
     def jobs(self) -> JobList: ...
 
@@ -78,6 +82,9 @@ class SocketLink:
 
     def say(self, word: CutRequest) -> None:
         self._connected().ask(word, Pong)
+
+    def lead(self, word: CutRequest) -> Ranks:
+        return self._connected().ask(word, Ranks)
 
     def jobs(self) -> JobList:
         return self._connected().jobs()
@@ -139,6 +146,9 @@ class CarriedLink:
 
     def say(self, word: CutRequest) -> None:
         self._carried(word, Pong, ANSWER_TIMEOUT)
+
+    def lead(self, word: CutRequest) -> Ranks:
+        return self._carried(word, Ranks, ANSWER_TIMEOUT)
 
     def jobs(self) -> JobList:
         return self._carried(PsRequest(), JobList, ANSWER_TIMEOUT)

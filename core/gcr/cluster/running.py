@@ -29,6 +29,7 @@ from gcr.cluster.messages import (
     Begin,
     Came,
     Deadline,
+    Direct,
     Done,
     Event,
     Failed,
@@ -40,6 +41,7 @@ from gcr.cluster.messages import (
     Late,
     Left,
     Lost,
+    Obeyed,
     Order,
     Outcome,
     Place,
@@ -77,11 +79,13 @@ class Heard(Struct):
     """The words of nodes. `errors`: the first one of each, in the order they came. `cuts`: of suspended parts.
 
     parts: of the image that is being made · images: the names of those that stopped parts are in
+    apart: why ranks that were led did not come to one standstill, in words
     """
 
     reports: dict[str, Report] = field(default_factory=dict)
     errors: dict[str, GcrError] = field(default_factory=dict)
     cuts: set[str] = field(default_factory=set)
+    apart: str = ""
     parts: dict[str, RootPart] = field(default_factory=dict)
     images: dict[str, str] = field(default_factory=dict)
     root_text: str = ""  # of the image that is being made, once all parts are durable
@@ -129,7 +133,16 @@ class Running(Struct):
         for order in orders[:-1]:
             self._carry_out(order, coordination)
         self.phases_s["end"] = time.monotonic() - self.began
+        self._tell_standstill(coordination)
         return self._report(coordination, orders[-1].outcome)
+
+    def _tell_standstill(self, coordination: Coordination) -> None:
+        together = coordination.together
+        if not together.orders:
+            return
+        log.info("cut %s: %d orders to lead all ranks: %s", coordination.cut, together.orders, together.stage)
+        if not together.is_still:
+            self.heard.apart = together.cause
 
     def _report(self, coordination: Coordination, outcome: Outcome) -> ClusterReport:
         cut = coordination.cut if self.task is Task.CHECKPOINT else next(iter(self.heard.cuts), "")
@@ -174,6 +187,8 @@ class Running(Struct):
                 self._start(self._say, order.node, CutRequest(id=coordination.cut, barrier=order.barrier))
             case GiveUp():
                 self._start(self._say, order.node, CutRequest(id=order.cut))
+            case Direct():
+                self._start(self._lead, order, coordination.cut)
             case Ask():
                 self._start(self._ask, order.node)
 
@@ -267,6 +282,16 @@ class Running(Struct):
             self.links[node].say(word)
         except Exception as error:
             log.info("node %s: cut %s, %s: %s", node, word.id, word.barrier or "given up", error)
+
+    def _lead(self, order: Direct, cut: str) -> None:
+        """Has a part obey. An error is only logged: the part says by its own request that it has given up."""
+        time.sleep(max(0.0, order.at - time.monotonic()))
+        try:
+            ranks = self.links[order.node].lead(CutRequest(id=cut, lead=order.lead)).ranks
+        except Exception as error:
+            log.info("node %s: cut %s, order %d: %s", order.node, cut, order.number, error)
+        else:
+            self._inbox.put(Obeyed(order.node, order.number, time.monotonic(), ranks))
 
     def _ask(self, node: str) -> None:
         """Waits until the node's job is at rest, or held at a barrier."""

@@ -4,8 +4,12 @@ A rank is a process of the job, by a number that is its own among all ranks that
 """
 
 from enum import IntEnum
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+Count = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
+Signature = Annotated[int, Meta(ge=0)]
 
 LOCAL = 0  # the signature of every call that is not known as coupled
 
@@ -88,7 +92,18 @@ class Admission(Struct, frozen=True):
 
     tier: Tier
     rank: int
-    thread: int
-    signature: int
-    calls: int = 1
+    thread: Count
+    signature: Signature
+    calls: Count = 1
     leads: bool = False
+
+
+class Lead(Struct, frozen=True):
+    """An order to all ranks of one node: their gates are closed, or open. Closed, calls are admitted, or all look.
+
+    furthest: pairs of a signature, and the calls of it that any rank may make, all told
+    """
+
+    closed: bool = True
+    admissions: tuple[Admission, ...] = ()
+    furthest: tuple[tuple[Signature, Count], ...] = ()

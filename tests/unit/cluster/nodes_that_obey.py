@@ -11,6 +11,7 @@ from gcr.cluster.messages import (
     Begin,
     Came,
     Deadline,
+    Direct,
     Done,
     Event,
     Failed,
@@ -22,14 +23,17 @@ from gcr.cluster.messages import (
     Late,
     Left,
     Lost,
+    Obeyed,
     Order,
     Outcome,
     Place,
     Restore,
     Stands,
 )
+from gcr.standstill.messages import Incomplete, Parked, Report
 
 CUT = "c" * 32
+SUM = 9  # a signature
 
 
 @dataclass
@@ -37,7 +41,8 @@ class Node:
     """One node's daemon and its part of the job: what it is, whatever the coordinator knows.
 
     suspended: it does not run; `stopped`: since its processes are in an image alone · kept: its store has the root
-    at: the barrier at which it waits · unreachable: it does not answer · cannot_restore: each restore of it fails
+    at: the barrier at which it waits · behind: calls of a rank here that ranks of other nodes wait for
+    unreachable: it does not answer · cannot_restore: each restore of it fails
     """
 
     name: str
@@ -48,6 +53,7 @@ class Node:
     at: Barrier | None = None
     go: set[Barrier] = field(default_factory=set)
     given_up: bool = False
+    behind: int = 0
     unreachable: bool = False
     cannot_restore: bool = False
     stopped: bool = False
@@ -66,6 +72,7 @@ class World:
     messages: int = 0
     outcome: Outcome | None = None
     deadline: int = 0
+    now: float = 0.0
 
     @classmethod
     def of(cls, chance: random.Random, task: Task, nodes: list[Node], faults: float, aim: Aim = TO_SUSPEND) -> "World":
@@ -112,9 +119,13 @@ class World:
                 assert barrier is not Barrier.DURABLE or all(each.kept for each in self.nodes.values())
                 node.passed += 1
                 node.at = None
-            elif node.at is not barrier or self.chance.random() < 0.02:  # it tells again, in case it was not heard
-                node.at = barrier
-                self.tell(node, Came(node.name, barrier))
+            elif node.at is Barrier.APART and Barrier.APART in node.go:
+                node.at = None
+            elif node.at is None:
+                node.at = Barrier.APART if barrier is Barrier.STILL and self.is_apart(node) else barrier
+                self.tell(node, Came(node.name, node.at))
+            elif self.chance.random() < 0.02:  # it tells again, in case it was not heard
+                self.tell(node, Came(node.name, node.at))
         elif node.cannot_restore and node.command is not Task.CHECKPOINT:
             self.taken_back(node)
         else:
@@ -145,6 +156,22 @@ class World:
     @property
     def aim(self) -> Aim:
         return self.coordination.aim
+
+    def is_apart(self, node: Node) -> bool:
+        """Returns whether a rank of the node waits for a call of another node's rank."""
+        return any(each.behind for each in self.nodes.values() if each is not node)
+
+    def direct(self, node: Node, order: Direct) -> None:
+        """Its ranks obey: one that is behind makes its calls."""
+        if node.at not in (Barrier.STILL, Barrier.APART) or node.given_up or node.unreachable:
+            return
+        node.at = Barrier.APART
+        node.behind = max(0, node.behind - sum(each.calls for each in order.lead.admissions))
+        waits = (Incomplete(SUM, 1, 9),) if self.is_apart(node) else ()
+        parked = (Parked(1, SUM, launched=9 - node.behind),) if node.behind else ()
+        self.now = max(self.now, order.at)
+        report = Report(7, 0, bool(waits), 0, 0, -1.0, parked, waits)
+        self.tell(node, Obeyed(node.name, order.number, self.now, () if order.lead.admissions else (report,)))
 
     def barriers(self, node: Node) -> tuple[Barrier, ...]:
         if node.command is Task.CHECKPOINT:
@@ -205,6 +232,11 @@ class World:
                 self.keep(node)
             case Go():
                 node.go.add(order.barrier)
+                if order.barrier is Barrier.STILL:
+                    others = len(self.nodes) > 1
+                    assert not (others and any(each.behind for each in self.nodes.values())), "a device works"
+            case Direct():
+                self.direct(node, order)
             case GiveUp():
                 node.given_up = node.command in (Task.CHECKPOINT, Task.RESTORE)
             case Ask():

@@ -6,8 +6,10 @@ from threading import Event
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from reported import checkpointed, job_info, restored
 
+from gcr.api.answers import Ranks
 from gcr.api.barriers import Barrier
 from gcr.api.listings import CutInfo, JobList
 from gcr.api.reports import CheckpointReport, RestoreReport
@@ -17,20 +19,27 @@ from gcr.cluster.nodes import Told
 from gcr.clustererrors import NodeUnreachable
 from gcr.cuterrors import CutGivenUp
 from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, NoRoom, PeerGone, WrongVersion
+from gcr.standstill.messages import Incomplete, Report
 from gcr.testing.machine import until
 
 CUT = "ab" * 16
+STUCK = Report(70, 0, True, 0, 0, -0.5, incomplete=(Incomplete(9, 0x10, 3, "reduce"),))
 
 
 @dataclass
 class Played:
-    """A node. `fails`: raised when it has passed so many barriers · `state`: of its part now"""
+    """A node. `fails`: raised when it has passed so many barriers · `state`: of its part now
+
+    apart: its ranks do not come to rest by themselves · stuck: nor by orders
+    """
 
     state: str = "running"
     cut: str | None = None
     fails: dict[int, GcrError] = field(default_factory=dict)
     greeting: GcrError | None = None
     dead: bool = False
+    apart: bool = False
+    stuck: bool = False
     said: list[str] = field(default_factory=list)
     _go: dict[Barrier, Event] = field(default_factory=lambda: {each: Event() for each in Barrier})
     _given_up: bool = False
@@ -41,7 +50,8 @@ class Played:
 
     def checkpoint(self, request: CheckpointRequest, told: Told, limit: float) -> CheckpointReport:
         self.said.append(f"checkpoint {request.cut}")
-        self._through((Barrier.ADMITTED, Barrier.STILL), told)
+        apart = (Barrier.APART,) if self.apart else ()
+        self._through((Barrier.ADMITTED, *apart, Barrier.STILL), told)
         self.state, self.cut = "suspended", request.cut
         return checkpointed()
 
@@ -69,6 +79,14 @@ class Played:
         self._given_up = self._given_up or word.barrier is None
         for barrier in (word.barrier,) if word.barrier else Barrier:
             self._go[barrier].set()
+
+    def lead(self, word: CutRequest) -> Ranks:
+        """Its ranks wait for others for ever, or have come to rest."""
+        assert word.lead
+        self.said.append("lead")
+        if not self.stuck:
+            return Ranks(ranks=(replace(STUCK, busy=False, incomplete=()),))
+        return Ranks(ranks=(STUCK,))
 
     def jobs(self) -> JobList:
         if self.dead:
@@ -103,6 +121,23 @@ def test_each_node_is_told_go_twice_and_left_in_the_end():
     assert [node.said for node in nodes] == [[f"checkpoint {CUT}", "admitted", "still", "closed"]] * 2
     assert (done.report.cut, [each.place for each in done.report.nodes]) == (CUT, ["suspended"] * 2)
     assert [*done.report.phases_s] == ["admitted", "still", "end"]
+
+
+def test_ranks_that_need_each_other_are_led_to_the_standstill():
+    nodes = [Played(apart=True), Played(apart=True)]
+    assert told(cut_of(*nodes)) == ("done", None, 0)
+    assert [node.said[1:-1] for node in nodes] == [["admitted", "lead", "apart", "still"]] * 2
+
+
+def test_ranks_that_cannot_come_to_one_standstill_are_named_with_their_nodes():
+    nodes = [Played(apart=True, stuck=True), Played(apart=True)]
+    done = Over({"a": nodes[0], "b": nodes[1]}, 0.3, 5.0).checkpoint(
+        CheckpointRequest(target="train", cut=CUT, timeout=5.0)
+    )
+    assert told(done) == ("taken_back", "cut_failed", 4)
+    assert done.error
+    assert "process 70 of node a waits in reduce on stream 0x10" in done.error.message
+    assert "process 70 of node b is in its own code" in done.error.message
 
 
 @pytest.mark.parametrize(

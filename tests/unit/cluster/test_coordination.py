@@ -12,6 +12,7 @@ from gcr.cluster.messages import (
     Begin,
     Came,
     Deadline,
+    Direct,
     Done,
     Event,
     Failed,
@@ -23,12 +24,14 @@ from gcr.cluster.messages import (
     Late,
     Left,
     Lost,
+    Obeyed,
     Outcome,
     Place,
     Restore,
     Stands,
     Stopped,
 )
+from gcr.standstill.messages import Lead, Report
 
 NODES = ["a", "b", "c"]
 
@@ -70,6 +73,40 @@ def test_every_node_stands_still_before_any_hands_over():
     all_came(coordination, Barrier.ADMITTED)
     assert after(coordination, Came("b", Barrier.STILL), Came("a", Barrier.STILL)) == []
     assert after(coordination, Came("c", Barrier.STILL)) == [Go(node, Barrier.STILL) for node in NODES]
+
+
+def apart() -> Coordination:
+    """Ranks of b have not come to rest by themselves."""
+    coordination = begun()
+    all_came(coordination, Barrier.ADMITTED)
+    assert after(coordination, Came("a", Barrier.STILL), Came("b", Barrier.APART)) == []
+    return coordination
+
+
+def at_rest(number: int, *nodes: str) -> list[Event]:
+    return [Obeyed(node, number, 1.0, (Report(7, 0, False, 0, 0, -1.0),)) for node in nodes]
+
+
+def test_where_one_node_does_not_stand_still_by_itself_all_are_led_and_come_to_the_standstill_again():
+    coordination = apart()
+    assert after(coordination, Came("c", Barrier.STILL)) == [Direct(node, 1, 0.0, Lead()) for node in NODES]
+    assert after(coordination, Came("a", Barrier.STILL)) == []  # told again
+    assert after(coordination, *at_rest(1, *NODES)) == [Go(node, Barrier.APART) for node in NODES]
+    assert after(coordination, Came("b", Barrier.APART)) == [Go("b", Barrier.APART)]  # it has not heard of it
+    assert all_came(coordination, Barrier.STILL) == [Go(node, Barrier.STILL) for node in NODES]
+
+
+def test_a_node_that_fails_while_all_are_led_has_all_run_on():
+    coordination = apart()
+    after(coordination, Came("c", Barrier.STILL), *at_rest(1, "a"))
+    assert after(coordination, Failed("b", Left.TAKEN_BACK)) == [GiveUp("a", CUT), GiveUp("c", CUT)]
+    assert after(coordination, *at_rest(1, "c")) == []
+
+
+def test_a_standstill_that_comes_too_late_has_all_run_on():
+    coordination = apart()
+    after(coordination, Came("c", Barrier.STILL), *at_rest(1, "a", "c"))
+    assert after(coordination, Late(2)) == [GiveUp(node, CUT) for node in NODES]
 
 
 def test_it_is_done_once_every_node_is_suspended():
@@ -329,22 +366,26 @@ def recovered(world: World) -> World:
 @pytest.mark.parametrize("task", [Task.CHECKPOINT, Task.RESTORE])
 @pytest.mark.parametrize("faults", [0.0, 0.05, 0.5, 1.0])
 def test_no_mix_is_left_in_whichever_order_things_happen_and_fail(task: Task, faults: float):
-    outcomes = set()
+    outcomes, led = set(), 0
     for seed in range(400):
         chance = random.Random(f"{task} {faults} {seed}")
         suspended = task is Task.RESTORE
         nodes = [Node(str(n), suspended, "x" if suspended else "") for n in range(chance.randint(1, 6))]
+        for node in nodes:
+            node.behind = chance.choice((0, 0, 0, 3))
         if faults == 1.0:
             chance.choice(nodes).cannot_restore = chance.random() < 0.5
         world = World.of(chance, task, nodes, faults)
         outcome = world.run()
         outcomes.add(outcome)
+        led += world.coordination.together.orders > 0
         if outcome is not Outcome.UNSETTLED:
             assert not is_mix(world), (seed, world)
             at_goal = all(node.suspended is (task is Task.CHECKPOINT) for node in nodes)
             assert at_goal is (outcome is Outcome.DONE), (seed, outcome, world)
         assert not is_mix(recovered(world)), (seed, world)
     assert outcomes == ({Outcome.DONE} if faults == 0.0 else {*Outcome})
+    assert (led >= 10) is (task is Task.CHECKPOINT), led
 
 
 @pytest.mark.parametrize("aim", [TO_STOP, TO_RUN_ON, TO_KEEP], ids=["stop", "run on", "suspend"])
