@@ -44,7 +44,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "engine": BASE | {"api", "hashing", "image.chunks", "job", "memory", "peers", "standstill"},
     "daemon": BASE
     | {"api", "engine", "image.chunks", "image.files", "image.store", "job", "library", "memory", "peers"}
-    | {"rendezvous"},
+    | {"rendezvous", "standstill"},
     "supervisor": BASE | {"criu", "job", "memory", "rendezvous"},
     "worker": BASE | {"hashing", "memory"},
     "control_helper": BASE,

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from gcr.job.decisions import DecisionRecord, of_text, text_of
 from gcr.job.process import Process
 from gcr.job.states import Way
 from gcr.processes import identify
+from gcr.standstill.messages import Lead, Report
+from gcr.testing.machine import until
 
 CUT = "0123456789abcdef" * 2
 SUSPENDED: DecisionRecord = replace(RECORD, cut=CUT)
@@ -59,6 +62,20 @@ def test_a_word_reaches_the_part_of_its_cut(cuts: Cuts, job: Job):
         assert course.part.is_given_up
     with pytest.raises(NoSuchCut):
         cuts.told(CutRequest(id=CUT), OURSELVES)
+
+
+def test_an_order_reaches_the_ranks_of_its_part_and_their_answer_comes_back(cuts: Cuts, job: Job):
+    report = Report(70, 0, False, 0, 0, -0.5)
+    order = CutRequest(id=CUT, lead=Lead())
+    with ExitStack() as over, ThreadPoolExecutor(1) as pool:
+        course = joined(cuts, job, over)
+        with pytest.raises(NoSuchCut, match="cannot be led just now"):
+            cuts.told(order, OURSELVES)
+        waits = pool.submit(course.hold, Barrier.APART, lambda _lead: (report,))
+        until(lambda: cuts.of(job), 10, "it waits")
+        assert cuts.told(order, OURSELVES) == (report,)
+        cuts.told(CutRequest(id=CUT, barrier=Barrier.APART), OURSELVES)
+        assert waits.result(10) is Barrier.APART
 
 
 def test_another_user_has_no_word_in_it(cuts: Cuts, job: Job):

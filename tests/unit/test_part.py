@@ -7,10 +7,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from gcr.api.barriers import Barrier
-from gcr.cuterrors import CutGivenUp
+from gcr.cuterrors import CutGivenUp, NoSuchCut
 from gcr.engine.node import Course
-from gcr.engine.part import Part
-from gcr.errors import DeadlinePassed, Interrupted
+from gcr.engine.part import Obey, Part, no_ranks
+from gcr.errors import DeadlinePassed, Interrupted, PeerGone, UsageError
+from gcr.standstill.messages import Lead, Report
 
 SECOND = 1.0
 
@@ -23,9 +24,9 @@ class Waiting:
         self.course = Course("checkpoint", 1, timeout, lambda event: self.told.append(event.barrier), part=part)
         self._pool = ThreadPoolExecutor(1)
 
-    def at(self, barrier: Barrier) -> "Future[None]":
+    def at(self, barrier: Barrier, obey: Obey = no_ranks) -> "Future[Barrier]":
         before = len(self.told)
-        waits = self._pool.submit(self.course.hold, barrier)
+        waits = self._pool.submit(self.course.hold, barrier, obey)
         until(lambda: len(self.told) > before or waits.done())
         return waits
 
@@ -128,6 +129,88 @@ def test_a_second_attempt_before_it_passes_what_it_may_pass_already():
     part.go(Barrier.ADMITTED)
     waiting = Waiting(part)
     for _ in range(2):
+        waiting.at(Barrier.ADMITTED).result(1)
+
+
+# ---- led by the coordinator -----------------------------------------------------------------------------------------
+
+AT_REST = (Report(70, 0, False, 0, 0, -0.5),)
+
+
+class Ranks:
+    """Those of a part. `error`: raised by the next order."""
+
+    def __init__(self) -> None:
+        self.leads: list[Lead] = []
+        self.error: Exception | None = None
+
+    def obey(self, lead: Lead) -> tuple[Report, ...]:
+        self.leads.append(lead)
+        if self.error:
+            raise self.error
+        return AT_REST
+
+
+def led(part: Part, ranks: Ranks, barrier: Barrier) -> tuple[Waiting, "Future[Barrier]"]:
+    waiting = Waiting(part)
+    return waiting, waiting.at(barrier, ranks.obey)
+
+
+def test_a_part_that_stands_still_obeys_and_comes_to_the_standstill_once_more():
+    part, ranks = Part("c", 10 * SECOND), Ranks()
+    waiting, waits = led(part, ranks, Barrier.STILL)
+    assert part.led(Lead()) == AT_REST
+    assert (part.at, ranks.leads) == (Barrier.APART, [Lead()])
+    part.go(Barrier.STILL)  # said before it was led
+    assert part.led(Lead(closed=False)) == AT_REST
+    part.go(Barrier.APART)
+    assert waits.result(1) is Barrier.APART
+    assert "went_still" not in waiting.course.marks
+    assert waiting.at(Barrier.STILL, ranks.obey).result(1) is Barrier.STILL
+    with pytest.raises(NoSuchCut):
+        part.led(Lead())
+
+
+def test_an_order_that_is_refused_changes_nothing_and_one_that_fails_gives_the_cut_up():
+    part, ranks = Part("c", 10 * SECOND), Ranks()
+    _, waits = led(part, ranks, Barrier.APART)
+    ranks.error = UsageError("a stranger")
+    with pytest.raises(UsageError):
+        part.led(Lead())
+    assert (waits.done(), part.is_given_up) == (False, False)
+    ranks.error = PeerGone("process 70 is gone")
+    with pytest.raises(NoSuchCut, match="process 70 is gone"):
+        part.led(Lead())
+    with pytest.raises(PeerGone):
+        waits.result(1)
+    assert part.is_given_up
+
+
+def test_it_is_led_only_while_it_stands():
+    part, ranks = Part("c", SECOND), Ranks()
+    with pytest.raises(NoSuchCut):
+        part.led(Lead())
+    waiting, waits = led(part, ranks, Barrier.ADMITTED)
+    with pytest.raises(NoSuchCut):
+        part.led(Lead())
+    waiting.course.cancelled.set()
+    with pytest.raises(Interrupted):
+        waits.result(1)
+
+
+def test_the_time_that_it_stands_counts_from_the_stop():
+    part = Part("c", SECOND)
+    part.stopped_at = time.monotonic() - 2 * SECOND
+    with pytest.raises(CutGivenUp, match="not heard of within 1 s"):
+        Waiting(part).at(Barrier.APART).result(1)
+
+
+def test_a_second_attempt_after_it_was_led_would_be_another_cut():
+    part, ranks = Part("c", SECOND), Ranks()
+    part.go(Barrier.APART)
+    waiting, waits = led(part, ranks, Barrier.APART)
+    assert waits.result(1) is Barrier.APART
+    with pytest.raises(CutGivenUp, match="ended after the job stood still"):
         waiting.at(Barrier.ADMITTED).result(1)
 
 

@@ -15,6 +15,7 @@ from gcr.engine.node import Course
 from gcr.engine.part import DURABLE_S, Part
 from gcr.errors import WrongState
 from gcr.job.states import Strategy
+from gcr.standstill.messages import Report
 
 
 class Joined(Struct, frozen=True):
@@ -71,16 +72,21 @@ class Cuts(Struct):
         caller.check_owner(joined.job.owner, f"job {joined.job.name}")
         return joined.part
 
-    def told(self, word: CutRequest, caller: Caller) -> Part:
-        """Hands the coordinator's word on. Raises NoSuchCut, NotOurs."""
+    def told(self, word: CutRequest, caller: Caller) -> tuple[Report, ...]:
+        """Hands the coordinator's word on, and returns what the ranks report that it leads. Raises NoSuchCut, NotOurs.
+
+        Raises UsageError for an order that the part cannot obey.
+        """
         part = self.part_in(word.id, caller)
         if part is None:
             raise NoSuchCut(f"this node has no part in cut {word.id} just now", hint="gcr ps --json")
+        if word.lead:
+            return part.led(word.lead)
         if word.barrier is None:
             part.give_up()
         else:
             part.go(word.barrier)
-        return part
+        return ()
 
     def of(self, job: Job) -> CutInfo | None:
         """Returns the cut that the job waits for, or that has suspended it."""

@@ -52,7 +52,8 @@ def suspend(
         raise nothing_to_image(job.name, imaging.order.stays)
     course.hold(Barrier.ADMITTED)
     course.mark("stop")
-    course.hold(Barrier.STILL)
+    while course.hold(Barrier.STILL) is not Barrier.STILL:
+        pass  # ranks of other nodes were led meanwhile, and nothing here has a gate
     if not (waiting := _waiting(job, jobs)):
         raise ending(job)
     job.decision = _record(job, course, "data_only" if data_only else "checkpoint", waiting)

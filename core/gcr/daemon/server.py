@@ -17,7 +17,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gcr.api.answers import Answer, Leaving, Pong
+from gcr.api.answers import Answer, Leaving, Pong, Ranks
 from gcr.api.anyrequest import AnyRequest, request_of
 from gcr.api.events import Listener, ProgressEvent
 from gcr.api.partrequests import DropPartsRequest, KeepPartRequest, PartsRequest
@@ -322,8 +322,8 @@ class Connection:
                 tell = partial(self._teller, request, cancel=cancel)
                 return Swap(coordinator, asked, tell, cancel, self._caller, who).run()
             case CutRequest():
-                coordinator.cuts.told(asked, self._caller)
-                return Pong(pid=os.getpid(), version=__version__)
+                ranks = coordinator.cuts.told(asked, self._caller)
+                return Ranks(ranks=ranks) if asked.lead else Pong(pid=os.getpid(), version=__version__)
             case PartsRequest():
                 return parts.found(coordinator, asked, self._caller)
             case KeepPartRequest():

@@ -5,9 +5,11 @@ call.
 """
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import count, groupby
 from typing import TypeVar
@@ -21,7 +23,7 @@ from gcr.errors import Stuck
 from gcr.peers.gate import GatePeer
 from gcr.protocol.agentwire import GateReply
 from gcr.protocol.wire import SEVERAL_THREADS, ParkedFlag, WalkKind
-from gcr.standstill.decision import Admit, Done, Late, Past, ReleaseCaptures, Rules, Wait, decide
+from gcr.standstill.decision import Admit, Done, Late, Past, ReleaseCaptures, Rules, Wait, decide, is_blind
 from gcr.standstill.messages import COUPLING, Admission, Incomplete, Made, Parked, Report, Tier
 
 log = logging.getLogger("gcr.engine")
@@ -48,13 +50,60 @@ class Closing(Struct):
     def run(self) -> None:
         """Returns with every process quiesced. Else opens all gates, and raises Stuck, PeerGone, DriverError …"""
         began = self.now()
-        try:
+        with self.or_open_all():
             while not self.closed():
                 self.end_captures()
-            self._all(lambda target: target.process.agent.quiesce(target.transaction, self.left(), 0))
+            self.quiesce()
+        self.tell(began)
+
+    def come_alone(self, patience: float) -> bool:
+        """Closes all gates, and admits only calls that are needed whatever ranks of other nodes have made.
+
+        Returns False where that leads to no standstill, after `patience` seconds at most. The gates stay closed.
+        """
+        self.close()
+        end = self.now() + patience
+        past = Past(deadline=math.inf)
+        for number in count(1):
+            self.left()
+            self.looks += 1
+            self.reports = self.look(number)
+            step = decide(self.reports, past, self.now(), self.rules)
+            if isinstance(step, Done):
+                return True
+            if self.now() >= end or (isinstance(step, Wait) and self._nothing_leads_on(past)):
+                return False
+            if isinstance(step, Wait):
+                self.sleep(max(0.0, min(step.until, end) - self.now()))
+            elif isinstance(step, Admit) and step.tier <= Tier.WALK and not is_blind(self.reports):
+                self.admit(step)
+                past = past.after(step, self.reports, self.now())
+            else:
+                return False
+        raise AssertionError("count() does not end")
+
+    def _nothing_leads_on(self, past: Past) -> bool:
+        """Tells whether a rank waits for a call, and nothing has changed for as long as to admit one on trust."""
+        if is_blind(self.reports):
+            return False
+        last = max(past.settled, *(report.changed_at for report in self.reports))
+        return self.now() >= last + self.rules.still
+
+    def quiesce(self) -> None:
+        """Has every process, whose devices are idle, synchronise once more. Raises Stuck, PeerGone, DriverError …"""
+        self._all(lambda target: target.process.agent.quiesce(target.transaction, self.left(), 0))
+
+    @contextmanager
+    def or_open_all(self) -> Iterator[None]:
+        """Opens all gates if the block fails."""
+        try:
+            yield
         except BaseException:
             self.open_all()
             raise
+
+    def tell(self, began: float) -> None:
+        """Writes to the log how the job came to the standstill."""
         took = (self.now() - began) * 1000
         tiers = "".join(f", {number} {tier.name}" for tier, number in sorted(self.tiers.items()))
         text = "job %s: stands still after %.1f ms, %d admissions in %d looks%s"
@@ -67,7 +116,7 @@ class Closing(Struct):
 
     def closed(self) -> bool:
         """Closes all gates and admits calls. Returns False where captures must end first. Raises Stuck."""
-        self._all(lambda target: gate_of(target).close())
+        self.close()
         past = Past(deadline=self.now() + self.left())
         for number in count(1):
             self.left()
@@ -108,13 +157,26 @@ class Closing(Struct):
 
     def end_captures(self) -> None:
         """Opens all gates until no process captures a stream. Raises Stuck at the deadline."""
-        self._all(lambda target: gate_of(target).open())
+        self.open()
         end = self.now() + self.left()
         self.sleep(CAPTURING)
-        while any(self._all(lambda target: target.process.agent.status().status.captures)):
+        while any(self.captures().values()):
             if self.now() >= end or self.left() <= 0:
                 raise Stuck("a capture did not end", hint="docs/troubleshooting.md#stuck")
             self.sleep(CAPTURING)
+
+    def close(self) -> None:
+        """Closes all gates, and waits for nothing."""
+        self._all(lambda target: gate_of(target).close())
+
+    def open(self) -> None:
+        """Opens all gates that `close` has closed; exports stay."""
+        self._all(lambda target: gate_of(target).open())
+
+    def captures(self) -> Mapping[int, int]:
+        """Returns the number of streams that each process captures, with its gate open."""
+        found = self._all(lambda target: target.process.agent.status().status.captures)
+        return {target.pid: captures for target, captures in zip(self.targets, found, strict=True)}
 
     def open_all(self) -> None:
         """Opens every gate, of processes that are behind first: what they do then brings the others on."""

@@ -14,7 +14,7 @@ from gcr.api.barriers import Barrier
 from gcr.api.events import Listener, ProgressEvent
 from gcr.config import Config
 from gcr.engine.joint import Located
-from gcr.engine.part import Part
+from gcr.engine.part import Obey, Part, no_ranks
 from gcr.engine.turns import Turns
 from gcr.errors import DeadlinePassed, Interrupted, RolledBack, UnsafeRuntime
 from gcr.faults import reach
@@ -191,16 +191,17 @@ class Course(Struct):
         """Returns the id of the cut that it is a part of; empty without one."""
         return self.part.id if self.part else ""
 
-    def hold(self, barrier: Barrier) -> None:
+    def hold(self, barrier: Barrier, obey: Obey = no_ranks) -> Barrier:
         """Waits at a barrier until the coordinator of the cut says go. Returns at once where there is no cut.
 
-        Raises CutGivenUp, and as `left`.
+        Returns the barrier that was passed, as Part.wait. Raises CutGivenUp, as `left`, and what an order raises.
         """
         if self.part:
-            self.part.wait(barrier, lambda: self._tell_barrier(barrier), self.left)
+            barrier = self.part.wait(barrier, self._tell_barrier, self.left, obey)
             if self.part.is_kept:  # the image counts: neither a caller that leaves nor the clock takes it back
                 self.cancelled, self.timeout = Event(), math.inf
             self.mark(f"went_{barrier}")
+        return barrier
 
     def _tell_barrier(self, barrier: Barrier) -> None:
         self.reach(barrier)

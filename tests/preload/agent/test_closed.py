@@ -43,6 +43,23 @@ def test_a_process_at_rest_says_so_and_may_be_quiesced_at_once(closed):
     puppet.must("fill a 1", "sync", "check a 1")
 
 
+def test_a_process_that_is_quiesced_makes_calls_that_another_node_needs_and_is_quiesced_again(closed):
+    puppet, agent = closed
+    agent.quiesce(pulse_ms=0)
+    puppet.must("thread t fill a 3")
+    agent.close_gate()
+    assert agent.status().phase == CLOSED
+    (one,) = waiting(agent)
+    assert puppet.tell("done t") == "running"
+    assert agent.admit(one.thread) == 1
+    assert wait_for(lambda: puppet.tell("done t") == "ok")
+    assert wait_for(lambda: not agent.look().busy)
+    agent.quiesce(pulse_ms=0)
+    assert agent.status().phase == QUIESCED
+    agent.ask("resume")
+    puppet.must("sync", "check a 3")
+
+
 def test_what_waits_passes_once_the_gate_opens_again(closed):
     puppet, agent = closed
     puppet.must("thread t fill a 1")

@@ -1,5 +1,6 @@
 """Agents of a model of ranks, which speak the protocol's own bytes: what a Closing acts on."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,10 +109,22 @@ def packed(report: Report, now: float) -> bytes:
 def closing(job: Job, deadline: float = 5.0) -> tuple[Closing, list[str]]:
     """A closing of this job, and what it does."""
     said: list[str] = []
-    targets: Any = [Target(job, rank, said) for rank in job.ranks]
+    return closing_of(job, job.ranks, Closing, deadline, said), said
+
+
+def closing_of(
+    job: Job,
+    ranks: Sequence[int],
+    kind: type[Closing] = Closing,
+    deadline: float = 60.0,
+    said: list[str] | None = None,
+) -> Closing:
+    """A closing of some ranks of this job. `said`: is told what it does."""
+    told: list[str] = [] if said is None else said
+    targets: Any = [Target(job, rank, told) for rank in ranks]
     end = job.now + deadline
 
     def sleep(seconds: float) -> None:
         job.pass_time(job.now + seconds) if job.closed else setattr(job, "now", job.now + seconds)
 
-    return Closing("llm", targets, lambda: max(0.0, end - job.now), now=lambda: job.now, sleep=sleep), said
+    return kind("llm", targets, lambda: max(0.0, end - job.now), now=lambda: job.now, sleep=sleep)

@@ -12,7 +12,7 @@ from functools import partial
 from gcr.api.barriers import Barrier
 from gcr.engine.plan import Plan, Step
 from gcr.engine.progress import Meter
-from gcr.engine.steps.barrier import Hold
+from gcr.engine.steps.barrier import Hold, HoldStill
 from gcr.engine.steps.books import CloseBooks
 from gcr.engine.steps.copy_out import CopyOut
 from gcr.engine.steps.decide import decide
@@ -41,6 +41,7 @@ def plan_of(
     may_stop: asked before anything stops; raises what speaks against it · beside: begins with the drain
     """
     meter = Meter(work.course, "draining", {})
+    behind_the_gates: list[Step] = [CloseBooks(work, meter), RefuseToStay(work)]
     steps: list[Step] = [
         KeepImage(work),
         Prepare(work),
@@ -49,9 +50,8 @@ def plan_of(
         *([CopyLive(work)] if work.options.live else []),
         Hold(work.course, Barrier.ADMITTED),
         Quiesce(work),
-        CloseBooks(work, meter),
-        RefuseToStay(work),
-        Hold(work.course, Barrier.STILL),
+        *behind_the_gates,
+        HoldStill(work, behind_the_gates),
         CopyOut(work, meter),
         HandOver(work),
         FreezeAndDrain(work, meter, beside),

@@ -6,6 +6,7 @@ from functools import partial
 from msgspec import Struct
 
 from gcr.engine.closing import Closing
+from gcr.engine.led import come_to_rest
 from gcr.engine.side_by_side import ALL, side_by_side
 from gcr.engine.steps.prepare import take_room
 from gcr.engine.transaction import Transaction
@@ -32,8 +33,14 @@ class Quiesce(Struct, frozen=True):
         work.course.mark("quiesced")
 
     def stop(self, limit: float) -> None:
-        """Stops one process by itself, and several together: the work of one may wait for a call of another."""
+        """Stops one process by itself, and several together: the work of one may wait for a call of another.
+
+        In a cut over several nodes it may wait for a call on another node, too.
+        """
         work, config = self.work, self.work.node.config
+        if work.course.part and work.targets and config.pulse_ms:
+            come_to_rest(work, limit)
+            return
         if len(work.targets) > 1 and config.pulse_ms:
             end = time.monotonic() + limit
             Closing(work.job, work.targets, lambda: work.course.left(max(0.0, end - time.monotonic()))).run()
