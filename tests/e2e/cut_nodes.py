@@ -11,6 +11,7 @@ from typing import Any
 from filed import Filed
 from machine import VICTIMS, Machine, Victim, until
 
+from gcr.api.answers import Ranks
 from gcr.api.barriers import Barrier
 from gcr.api.reports import CheckpointReport, RestoreReport
 from gcr.api.requests import CheckpointRequest, CutRequest, RestoreRequest
@@ -18,11 +19,13 @@ from gcr.cluster.calls import Over, Result
 from gcr.cluster.nodes import SocketLink, Told
 from gcr.cluster.running import new_cut
 from gcr.cutroot import Root, cut_name
+from gcr.native import sim_dir
 
 JOB = "train"
 RANKS = 2  # of each node
 STILL_S = 10.0  # of a coordinator
 CUT_S = 3.0  # of a node, which gives up by itself then
+KERNELS = str(sim_dir("nvidia") / "kernels.so")
 CROWD, STEADY = str(VICTIMS / "crowd_victim.py"), str(VICTIMS / "steady_victim.py")
 AT_REST = ("running", "suspended")
 TAKEN_S = 60.0  # for which another program may have a pid of the job
@@ -35,6 +38,7 @@ class Watched(SocketLink):
         super().__init__(path)
         self.came: dict[Barrier, float] = {}
         self.began = 0.0
+        self.leads = 0  # orders to its ranks
         self.before: Callable[[Barrier], object] = lambda _barrier: None  # called at each barrier, before it is told
         self.drops: set[Barrier | None] = set()  # words that do not reach the node
 
@@ -44,6 +48,10 @@ class Watched(SocketLink):
 
     def restore(self, request: RestoreRequest, told: Told, limit: float) -> RestoreReport:
         return super().restore(request, self._keeping(told), limit)
+
+    def lead(self, word: CutRequest) -> Ranks:
+        self.leads += 1
+        return super().lead(word)
 
     def say(self, word: CutRequest) -> None:
         if word.barrier not in self.drops:
@@ -97,6 +105,16 @@ class Nodes:
                 part.ask(f"spawn {RANKS}")
             machine.targets(JOB, RANKS)
             self.parts.append(part)
+
+    def begin_meeting(self, shared: Path) -> None:
+        """Starts ranks that meet in kernels over all nodes, through host memory in a file."""
+        program, ranks = str(VICTIMS / "meet_victim.py"), RANKS * len(self.machines)
+        for number, machine in enumerate(self.machines):
+            words = (str(ranks), KERNELS, str(shared), str(number * RANKS), str(RANKS))
+            self.parts.append(machine.run(JOB, sys.executable, program, *words, ready=False))
+        for part, machine in zip(self.parts, self.machines, strict=True):
+            machine.ready(part)
+            machine.targets(JOB, RANKS)
 
     # ---- asked of all ----------------------------------------------------------------------------------------------
 

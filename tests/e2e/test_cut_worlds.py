@@ -16,13 +16,26 @@ from worlds import AMD, NVIDIA, at, everywhere
 from gcr.api.barriers import Barrier
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.cluster.calls import Over, Result
+from gcr.cluster.nodes import Told
 from gcr.cluster.running import new_cut
 from gcr.cutroot import Root, cut_name
 
 
-def cut(machine: Machine, **more: Any) -> tuple[Result, Mapping[Barrier, float]]:
+class BesideOthers(Watched):
+    """A node that comes to rest by itself, in a cut in which another one does not."""
+
+    def _keeping(self, told: Told) -> Told:
+        keep = super()._keeping(told)
+
+        def hear(barrier: Barrier) -> None:
+            keep(Barrier.APART if barrier is Barrier.STILL and not self.leads else barrier)
+
+        return hear
+
+
+def cut(machine: Machine, by: type[Watched] = Watched, **more: Any) -> tuple[Result, Mapping[Barrier, float]]:
     """Returns the result of a checkpoint over this one node, and the barriers that it came to."""
-    link = Watched(machine.socket)
+    link = by(machine.socket)
     request = CheckpointRequest(target="llm", cut=new_cut(), timeout=30.0, **more)
     return Over({"one": link}, 10.0).checkpoint(request), link.came
 
@@ -46,10 +59,21 @@ def test_a_part_waits_at_each_barrier_and_comes_back_unchanged(machine: Machine)
     assert (machine.job("llm") or {})["cut"] is None
 
 
-def test_a_job_without_a_driver_call_is_a_part_of_a_cut(machine: Machine):
+@everywhere()
+def test_a_part_that_stands_still_is_led_for_others_and_stands_still_again(machine: Machine):
+    job = machine.told("llm", machine.where.handles(3))
+    before = job.ask()
+    done, came = cut(machine, BesideOthers, **machine.where.how)
+    assert (done.error, [*came]) == (None, [Barrier.ADMITTED, Barrier.APART, Barrier.STILL]), done
+    assert back(machine)[0].error is None
+    assert job.ask() == before
+
+
+@pytest.mark.parametrize("by", [Watched, BesideOthers])
+def test_a_job_without_a_driver_call_is_a_part_of_a_cut(machine: Machine, by: type[Watched]):
     job = loaded(machine)
-    done, came = cut(machine)
-    assert (done.error, [*came]) == (None, [Barrier.ADMITTED, Barrier.STILL]), done
+    done, came = cut(machine, by)
+    assert (done.error, [*came][-1]) == (None, Barrier.STILL), done
     row = machine.job("llm")
     assert row and row["cut"] == {"id": done.report.cut, "barrier": None}
     job.tell("begin")

@@ -41,21 +41,33 @@ class Page:
         return not 0 < self.words[LAST] < step
 
 
-def file_of(room: int) -> int:
-    file = os.memfd_create("crew")
+def file_of(room: int, path: str = "") -> int:
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600) if path else os.memfd_create("crew")
     os.ftruncate(file, PAGE + room)
     return file
 
 
 class Crew:
-    """The ranks, as their parent sees them. A rank is `PROGRAM WORDS … FILE RANK`."""
+    """The ranks, as their parent sees them. A rank is `PROGRAM WORDS … FILE RANK`.
 
-    def __init__(self, program: str, words: Sequence[str], ranks: int, room: int, lanes: int = 1) -> None:
-        file = file_of(room)
-        self.page, self.lanes = Page(file, room), ranks * lanes
+    first, path: of a crew that is a part of a larger one: its first rank, and the file that all map
+    """
+
+    def __init__(
+        self,
+        program: str,
+        words: Sequence[str],
+        ranks: int,
+        room: int,
+        lanes: int = 1,
+        first: int = 0,
+        path: str = "",
+    ) -> None:
+        file = file_of(room, path)
+        self.page, self.lanes = Page(file, room), range(first * lanes, (first + ranks) * lanes)
         self.started = [
             subprocess.Popen([sys.executable, program, *words, str(file), str(rank)], pass_fds=[file])
-            for rank in range(ranks)
+            for rank in range(first, first + ranks)
         ]
         note(" ".join(str(each.pid) for each in self.started))
         while not all(self.told()):
@@ -63,7 +75,7 @@ class Crew:
             time.sleep(0.01)
 
     def told(self) -> list[int]:
-        return list(self.page.words[: self.lanes])
+        return list(self.page.words[self.lanes.start : self.lanes.stop])
 
     def serve(self) -> None:
         say("ready")
@@ -81,10 +93,11 @@ class Crew:
             each.kill()
 
     def end(self) -> str:
-        self.page.words[LAST] = last = max(told & ~WRONG for told in self.told()) + SPARE
+        """Ends all ranks behind one step, which another part of a larger crew may have chosen already."""
+        self.page.words[LAST] = last = self.page.words[LAST] or max(told & ~WRONG for told in self.told()) + SPARE
         codes = [each.wait(ENDING_SECONDS) for each in self.started]
         said = answer(self.told())
-        return said if any(codes) or said != " ".join([str(last)] * self.lanes) else "all right"
+        return said if any(codes) or said != " ".join([str(last)] * len(self.lanes)) else "all right"
 
 
 def answer(told: Sequence[int]) -> str:

@@ -1,6 +1,8 @@
 """Ranks that meet in kernels, over host memory that all of them map: each a process at its own pace.
 
-meet_victim.py RANKS KERNELS; crew.py says what its parent answers. All ranks add to their data, then a kernel makes it
+meet_victim.py RANKS KERNELS [PATH FIRST HERE]; crew.py says what its parent answers. With a path HERE of the ranks are
+started, from rank FIRST on, and the file there is the memory that all map: also those of other nodes, as the proxies of
+a communication library fill it. All ranks add to their data, then a kernel makes it
 the sum of all; what it must be follows from the epoch. A rank waits for its device now and then, every rank at another
 interval.
 """
@@ -79,13 +81,14 @@ class Rank:
 
 def main() -> None:
     ranks, kernels, *rest = sys.argv[1:]
-    if rest:
+    if len(rest) == 2:
         file, number = map(int, rest)
         shared = Page(file, room(int(ranks)))
         os.close(file)
         Rank(number, int(ranks), shared, kernels).run()
         return
-    Crew(__file__, [ranks, kernels], int(ranks), room(int(ranks))).serve()
+    path, first, here = rest or ("", "0", ranks)
+    Crew(__file__, [ranks, kernels], int(here), room(int(ranks)), first=int(first), path=path).serve()
 
 
 if __name__ == "__main__":
