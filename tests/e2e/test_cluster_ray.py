@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
+from cut_nodes import JOB, Nodes
 from machine import PATIENCE, kill, until
 from ray_nodes import RayNodes
 
@@ -147,6 +149,21 @@ def test_a_job_on_both_nodes_is_suspended_at_one_cut_and_comes_back(nodes: RayNo
         machine.end(parts[name])
     none = nodes.gcr("cluster", "checkpoint", "llm")
     assert (none.code, none.body["error"]["code"]) == (3, "no_such_job"), none
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_ranks_of_both_nodes_that_meet_in_kernels_are_suspended_at_one_cut(nodes: RayNodes) -> None:
+    """Orders to their ranks go by Ray's actors."""
+    rows(nodes, "up")
+    with NamedTemporaryFile(prefix="gcr-test-", dir="/dev/shm") as shared:
+        parts = Nodes([*nodes.machines.values()])
+        parts.begin_meeting(Path(shared.name))
+        for _ in range(5):
+            cut = nodes.gcr("cluster", "checkpoint", JOB)
+            assert (cut.code, cut.body.get("outcome")) == (0, "done"), cut
+            assert nodes.gcr("cluster", "restore", JOB).code == 0
+        assert [part.ask("end") for part in parts.parts] == ["all right"] * 2
 
 
 def test_an_image_comes_from_the_nodes_of_the_cluster_and_a_stranger_gets_nothing(nodes: RayNodes) -> None:
