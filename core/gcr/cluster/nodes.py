@@ -2,13 +2,14 @@
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Protocol, TypeVar
 
 from gcr.api.answers import Answer, Pong, Ranks
 from gcr.api.barriers import Barrier
-from gcr.api.events import ProgressEvent
+from gcr.api.events import Listener, ProgressEvent
 from gcr.api.listings import JobList
 from gcr.api.partrequests import DropPartsRequest, ImageParts, KeepPartRequest, PartsRequest
 from gcr.api.reports import CheckpointReport, Report, RestoreReport
@@ -45,6 +46,10 @@ class Link(Protocol):
         ...
 
     def jobs(self) -> JobList: ...
+
+    def ask(self, request: Request, kind: type[A], limit: float, hear: Listener) -> A:
+        """Returns the answer to any request, within `limit` seconds. `hear`: is told of progress."""
+        ...
 
     def parts(self, asked: PartsRequest) -> ImageParts:
         """Returns the node's parts of an image, or of a job's images."""
@@ -88,6 +93,9 @@ class SocketLink:
 
     def jobs(self) -> JobList:
         return self._connected().jobs()
+
+    def ask(self, request: Request, kind: type[A], limit: float, hear: Listener) -> A:
+        return self._connected().ask(request, kind, timeout=limit, on_event=hear)
 
     def parts(self, asked: PartsRequest) -> ImageParts:
         return self._connected().ask(asked, ImageParts, timeout=STORE_S)
@@ -169,13 +177,16 @@ class CarriedLink:
             self._node.withdraw(token)
 
     def _carried(self, request: Request, kind: type[A], limit: float, told: Told = lambda _barrier: None) -> A:
+        return self.ask(request, kind, limit, partial(_hear, told=told))
+
+    def ask(self, request: Request, kind: type[A], limit: float, hear: Listener) -> A:
         token = secrets.token_hex(8)
         with self._lock:
             self._tokens.add(token)
         try:
             for word in self._node.carry(token, request.op, request.to_json(), limit):
                 if word.kind == EVENT:
-                    _hear(ProgressEvent.from_json(word.body), told)
+                    hear(ProgressEvent.from_json(word.body))
                 elif error := word.error():
                     raise error
                 else:
