@@ -102,6 +102,14 @@ if TYPE_CHECKING:
     from gcr.library.calls import attach, images, jobs, restore, run, swap
     from gcr.library.job import Job
     from gcr.losterrors import NotLost, ProcessLost
+    from gcr.migrationerrors import (
+        CannotMigrate,
+        GivenAway,
+        MigrationFailed,
+        MigrationUnderWay,
+        MigrationUnsettled,
+        NoSuchMigration,
+    )
     from gcr.serveerrors import BadServeConfig, ModelTaken, NeverHealthy, PortInUse
 
 __all__ = [
@@ -109,6 +117,7 @@ __all__ = [
     "BackendMissing",
     "BadServeConfig",
     "CannotHold",
+    "CannotMigrate",
     "CannotSave",
     "CannotStart",
     "CheckpointReport",
@@ -128,6 +137,7 @@ __all__ = [
     "EndUnknown",
     "FilesChanged",
     "GcrError",
+    "GivenAway",
     "HashMissed",
     "ImageExists",
     "ImageFailed",
@@ -141,6 +151,9 @@ __all__ = [
     "KeyUnusable",
     "LibraryMissing",
     "Lost",
+    "MigrationFailed",
+    "MigrationUnderWay",
+    "MigrationUnsettled",
     "ModelTaken",
     "MoveRefused",
     "NameTaken",
@@ -156,6 +169,7 @@ __all__ = [
     "NoSuchCut",
     "NoSuchImage",
     "NoSuchJob",
+    "NoSuchMigration",
     "NodeUnreachable",
     "NodesDiffer",
     "NotAGpuProcess",
@@ -233,7 +247,8 @@ def _home(name: str) -> str:
         return "api.listings"
     if name.endswith("Report"):
         return "api.reports"
-    homes = ("errors", "losterrors", "imageerrors", "serveerrors", "clustererrors", "exchangeerrors", "cuterrors")
+    words = "errors losterrors imageerrors serveerrors clustererrors exchangeerrors cuterrors migrationerrors"
+    homes = words.split()
     return next(home for home in homes if name in vars(importlib.import_module(f"gcr.{home}")))
 
 

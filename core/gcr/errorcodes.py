@@ -5,6 +5,7 @@ import gcr.cuterrors
 import gcr.exchangeerrors  # a subclass is found once its module is loaded
 import gcr.imageerrors
 import gcr.losterrors
+import gcr.migrationerrors
 import gcr.serveerrors  # noqa: F401
 from gcr.errors import GcrError
 

@@ -59,9 +59,26 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "library": BASE | {"api", "image.crypto", "image.store", "job", "rendezvous"},
     "serve": BASE | {"api", "job", "library", "rendezvous"},
     "cluster": BASE | {"api", "library", "rendezvous", "standstill"},
+    "migration": {ROOT, "api", "cluster", "job", "rendezvous"},
+    "migration_helper": BASE
+    | {"api", "criu", "job", "library", "rendezvous"}
+    | {"image.crypto", "image.exchange", "image.files", "image.remote", "image.store"},
     "demo": {ROOT, "supervisor"},
     "cli": BASE
-    | {"api", "checkpoints", "cluster", "criu", "demo", "job", "kernels", "library", "memory", "rendezvous", "serve"}
+    | {
+        "api",
+        "checkpoints",
+        "cluster",
+        "criu",
+        "demo",
+        "job",
+        "kernels",
+        "library",
+        "memory",
+        "migration",
+        "rendezvous",
+    }
+    | {"serve"}
     | {"image.crypto", "image.disk", "image.exchange", "image.files", "image.pack", "image.read", "image.remote"}
     | {"image.store", "supervisor"},
     "testing": BASE | {"cli", "hashing", "rendezvous"},

@@ -10,6 +10,7 @@ from gcr.api.requests import (
     DevicesRequest,
     EventsRequest,
     HandOverRequest,
+    MigrateRequest,
     NoteRemovalRequest,
     PingRequest,
     PsRequest,
@@ -34,6 +35,7 @@ AnyRequest = (
     | RestoreRequest
     | SwapRequest
     | CutRequest
+    | MigrateRequest
     | PartsRequest
     | KeepPartRequest
     | DropPartsRequest

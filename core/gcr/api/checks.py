@@ -67,6 +67,11 @@ def check_cut(cut: str | None) -> None:
         raise UsageError(f"{cut!r} is no id of a cut, of 32 hexadecimal digits")
 
 
+def check_migration(migration: str) -> None:
+    if not isinstance(migration, str) or not CUT_ID.match(migration):
+        raise UsageError(f"{migration!r} is no id of a migration, of 32 hexadecimal digits")
+
+
 MOST_SPANS = 1 << 20
 _ADDRESSES = 1 << 64
 

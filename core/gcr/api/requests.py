@@ -258,6 +258,15 @@ class CutRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise UsageError("a part passes a barrier, or is led: choose one")
 
 
+class MigrateRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One step of a migration on this node (api/migrations.py). `timeout`: seconds that it may take."""
+
+    op = "migrate"
+
+    step: dict[str, Any]
+    timeout: float
+
+
 class SwapRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Job `out` leaves and job `back` comes back. `data_only` is about the one, `devices` about the other."""
 

@@ -32,6 +32,7 @@ SUBCOMMANDS = (
     "checkpoint",
     "restore",
     "swap",
+    "migrate",
     "backends",
     "devices",
     "images",

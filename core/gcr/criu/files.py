@@ -104,8 +104,14 @@ def seen(pids: Sequence[int]) -> list[FileSeen]:
     return [_named_so(places[file.place], path) for path, file in sorted(named.items()) if file.place in places]
 
 
+def settled(pids: Sequence[int]) -> list[FileSeen]:
+    """Returns the files as `seen` does. One that a process may write to goes on changing: its path alone counts."""
+    written = {file.path for file in facts(pids).opened if file.access != os.O_RDONLY}
+    return [FileSeen(each.path, 0, "", grows=True) if each.path in written else each for each in seen(pids)]
+
+
 def changed(files: Iterable[FileSeen]) -> list[Change]:
-    """Returns the files that a restore would not find as they were seen."""
+    """Returns the files that a restore would not find as they were seen. A content may be the beginning of its name."""
     compared = _in_threads(_compared, list(files))
     return [Change(file.path, what) for file, what in compared if what]
 
@@ -171,7 +177,7 @@ def _compared(file: FileSeen) -> What | None:
         found = path.stat()
         if (differs := _by_size(file, found)) or not file.content:
             return differs
-        return None if _content(path, file.size) == file.content else What.OTHER
+        return None if _content(path, file.size).startswith(file.content) else What.OTHER
     except (FileNotFoundError, NotADirectoryError):
         return What.GONE
     except OSError:

@@ -18,7 +18,7 @@ from gcr.protocol.seqpacket import PeerIdentity, peer_identity
 
 _PEER_GROUPS, _MOST_GROUPS = 59, 65536  # SO_PEERGROUPS (Linux 4.13), which socket.py does not name
 _ROOT = 0
-_RULERS_ALONE = frozenset({"stop", "recover", "hand_over"})
+_RULERS_ALONE = frozenset({"stop", "recover", "hand_over", "migrate"})
 _HANDED_ON = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "GCR_LOG_LEVEL", "GCR_NATIVE_DIR")
 
 

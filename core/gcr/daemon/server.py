@@ -28,6 +28,7 @@ from gcr.api.requests import (
     EventsRequest,
     HandOverRequest,
     ImageRequest,
+    MigrateRequest,
     NoteRemovalRequest,
     PingRequest,
     PsRequest,
@@ -42,7 +43,7 @@ from gcr.api.requests import (
 )
 from gcr.daemon import handles
 from gcr.daemon.arrivals import Arrivals, check_stoppable
-from gcr.daemon.commands import checkpoint, context, looking, parts, removal, restore, save
+from gcr.daemon.commands import checkpoint, context, looking, migrating, parts, removal, restore, save
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.swap import Swap
 from gcr.daemon.coordinator import Coordinator
@@ -218,7 +219,7 @@ class Connection:
         flags = WelcomeFlag.WAIT if wait else 0
         return WelcomeRecord(VERSION, flags, os.getpid(), self._server.epoch, __version__)
 
-    # ---- agents -----------------------------------------------------------------------------------------------
+    # ---- agents ------------------------------------------------------------------------------------------------------
 
     def _admit_agent(self, hello: HelloRecord, request: Request) -> None:
         identity = identify(self.channel.peer.pid)
@@ -254,7 +255,7 @@ class Connection:
         finally:
             close_all(descriptors)
 
-    # ---- supervisors ------------------------------------------------------------------------------------------
+    # ---- supervisors -------------------------------------------------------------------------------------------------
 
     def _admit_supervisor(self) -> None:
         peer, server = SupervisorPeer(self.channel, self.channel.peer.pid), self._server
@@ -272,7 +273,7 @@ class Connection:
             self._server.presence.gone(self._identity)
         self._server.arrivals.supervisor_left(desk.job)
 
-    # ---- clients ----------------------------------------------------------------------------------------------
+    # ---- clients -----------------------------------------------------------------------------------------------------
 
     def _serve_client(self, request: Request) -> None:
         body = request.json()
@@ -332,6 +333,9 @@ class Connection:
             case DropPartsRequest():
                 parts.dropped(coordinator, asked, self._caller)
                 return Pong(pid=os.getpid(), version=__version__)
+            case MigrateRequest():
+                told = Asked(self._teller(request, str(asked.step.get("job")), cancel), cancel, (), self._caller, who)
+                return migrating.run(coordinator, asked, told)
             case SaveSpansRequest():
                 return self._save(asked, request, cancel, gives)
             case SaveNowRequest():

@@ -20,6 +20,7 @@ from gcr.engine.tidying import quietly
 from gcr.errors import GcrError, NotOurs, UsageError, WrongDevice, WrongState
 from gcr.imageerrors import NotRestored
 from gcr.job.decisions import DecisionRecord, ProcessDecision
+from gcr.job.migrations import refuse_to_return
 from gcr.job.moves import places_of
 from gcr.job.placement import Placement
 from gcr.job.process import Process
@@ -58,12 +59,14 @@ def revived(node: Coordinator, job: Job, pid: int, record: DecisionRecord) -> No
     """Takes in a job that CRIU has brought back, suspended; its agents come later. `pid`: of its program.
 
     Raises WrongState, UsageError; NotOurs for another user's job: the daemon would read the image as itself;
-    WrongDevice where a device of the job is not there; RolledBack where the decision cannot be written.
+    WrongDevice where a device of the job is not there; GivenAway, MigrationUnderWay where it moves; RolledBack where
+    the decision cannot be written.
     """
     if job.owner != os.getuid():
         raise NotOurs(f"this daemon brings back jobs of user {os.getuid()} alone")
     if record.job != job.name or owner_uid(pid) != job.owner:
         raise UsageError(f"that is not the decision on job {job.name}, or not its program")
+    refuse_to_return(job.name)
     _refuse_missing(node, job, record)
     node.jobs.settle(job)  # processes of an attempt in which CRIU died may have ended a moment ago
     with node.jobs.lock:

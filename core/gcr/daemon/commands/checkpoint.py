@@ -45,6 +45,7 @@ from gcr.engine.target import Target
 from gcr.engine.work import Options, Work
 from gcr.errors import NoSuchJob, UnsupportedState, WrongState
 from gcr.imageerrors import ImageFailed
+from gcr.job.migrations import refuse_to_leave
 from gcr.job.runs import STOPPED
 from gcr.job.states import State, Strategy, Way
 from gcr.processes import alive
@@ -80,6 +81,8 @@ def _carried_out(
     with node.jobs.changing(job, "checkpoint", beside_readers=request.leave_running) as hold:
         story.begun()
         _refuse_suspended(job)
+        if request.stop:
+            refuse_to_leave(job.name, request.image)
         if request.cut:
             refuse_to_suspend(job)
         request = context.data_first(node, job, request)

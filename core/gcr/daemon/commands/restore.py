@@ -41,13 +41,14 @@ from gcr.errors import UnsupportedState, WrongState
 from gcr.imageerrors import WrongImage
 from gcr.job.contained import ContainedJob
 from gcr.job.decisions import DecisionRecord, KeptImage
+from gcr.job.migrations import refuse_to_run
 from gcr.job.moves import moves_of, places_of
 from gcr.job.process import Process
 from gcr.job.states import State
 
 
 def run(node: Coordinator, request: RestoreRequest, asked: Asked) -> RestoreReport:
-    """Raises NotOurs for another user's job."""
+    """Raises NotOurs for another user's job, GivenAway and MigrationUnderWay for one that moves to another node."""
     request = at_home(request, asked.caller)
     course = course_of(node, request, asked)
     with reviving.processes(node, request, asked.caller):
@@ -59,6 +60,7 @@ def _restored(node: Coordinator, request: RestoreRequest, course: Course, asked:
     job = _job(node, request, known, course, asked)
     asked.caller.check_owner(job.owner, f"job {job.name}")
     refuse_other_backend(job, request.backend)
+    refuse_to_run(job.name, request.cut)
     joining = node.cuts.joining(request, job, course, node.config.cut_s)
     naming = naming_holders(job, node.jobs, node.fleet)
     with telling(node, job, course, asked, request.image) as story, naming, joining:

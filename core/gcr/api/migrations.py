@@ -1,0 +1,289 @@
+"""Steps of a migration on one node, their answers, and the report of a whole migration.
+
+Sizes are bytes, times seconds. A step is the body of the request `migrate`, which only the daemon's user and root
+may send.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from msgspec import Struct, ValidationError, field, to_builtins
+
+from gcr.api.answers import Answer
+from gcr.api.checks import check_image_name, check_migration, check_name
+from gcr.converting import convert
+from gcr.errors import UsageError
+
+
+class Found(Answer, frozen=True, kw_only=True):
+    """The answer of a step that has nothing to say."""
+
+
+class Stepped(Answer, frozen=True, kw_only=True):
+    """The answer of a step that a helper took: the fields of that step's own answer."""
+
+    found: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the JSON's fields, those of the step's own answer."""
+        return dict(self.found)
+
+
+class Step(Struct, frozen=True, kw_only=True, tag_field="step", tag=str.lower, forbid_unknown_fields=True):
+    """A step. `job`: the name of the job that moves."""
+
+    job: str
+
+    def __post_init__(self) -> None:
+        check_name(self.job)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the JSON's fields, the step's name among them."""
+        found: dict[str, Any] = to_builtins(self)
+        return found
+
+
+class Named(Step, frozen=True, kw_only=True):
+    """A step of the migration `id`."""
+
+    id: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_migration(self.id)
+
+
+# ---- steps that the daemon takes itself ------------------------------------------------------------------------------
+
+
+class Describe(Step, frozen=True, kw_only=True):
+    """Describes a job that is to leave, and refuses what a checkpoint with `--stop` would refuse."""
+
+
+class Begin(Named, frozen=True, kw_only=True):
+    """Writes the migration down. `stage`: copying or arriving · `peer`: the other node, as the command line names it"""
+
+    stage: str
+    peer: str
+    store: str
+
+
+class Move(Named, frozen=True, kw_only=True):
+    """Changes the stage of the record at the source: leaving, given or kept. `image`: one that is made next."""
+
+    stage: str
+    image: str = ""
+
+
+class Own(Named, frozen=True, kw_only=True):
+    """The target has the job from here on: it may open its gates, and any command may bring it back."""
+
+
+class Standing(Step, frozen=True, kw_only=True):
+    """Asks for the record of a migration."""
+
+
+class World(Struct, frozen=True):
+    """The drivers that the job sees: a backend, and the settings of a simulated machine."""
+
+    backend: str
+    simulated: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Warm(Named, frozen=True, kw_only=True):
+    """Starts the workers of these devices, so that the stop need not wait for their contexts."""
+
+    world: World
+    devices: tuple[str, ...]
+
+
+# ---- steps that a helper takes ---------------------------------------------------------------------------------------
+
+
+class Look(Step, frozen=True, kw_only=True):
+    """Describes the node itself. `pids`: of the job's processes, for the files that they have open; none at the target.
+
+    files: those of the source, which the target compares with its own; packed as of `Files`
+    """
+
+    world: World
+    pids: tuple[int, ...] = ()
+    files: str = ""
+
+
+class Offer(Named, frozen=True, kw_only=True):
+    """Offers the node's store to the other one, at a free port of `host`, until the record goes."""
+
+    host: str
+
+
+class Exchange(Struct, frozen=True):
+    """A store that is offered: its address, the token that it asks for, and the certificate that it shows (PEM)."""
+
+    address: str
+    token: str
+    certificate: str
+
+
+class Pull(Named, frozen=True, kw_only=True):
+    """Pulls an image. With `revive` it then makes the processes of the job again, suspended."""
+
+    image: str
+    exchange: Exchange
+    revive: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_image_name(self.image)
+
+
+class Run(Named, frozen=True, kw_only=True):
+    """Has the job run here, wherever it stands: it may run, be suspended, or be in the last image alone."""
+
+    images: tuple[str, ...] = ()
+    devices: Mapping[str, str] = field(default_factory=dict)
+
+
+class Abandon(Named, frozen=True, kw_only=True):
+    """Ends what has arrived of the job, and removes its images and the record; nothing where the job is owned."""
+
+
+class Forget(Named, frozen=True, kw_only=True):
+    """Removes images and the record."""
+
+    images: tuple[str, ...] = ()
+
+
+AnyStep = Describe | Begin | Move | Own | Standing | Warm | Look | Offer | Pull | Run | Abandon | Forget
+
+S = TypeVar("S", bound=Answer)
+
+
+def step_of(body: Mapping[str, Any]) -> AnyStep:
+    """Returns the step that a body is. Raises UsageError for one that is unknown or malformed."""
+    try:
+        found: AnyStep = convert(dict(body), AnyStep)
+    except ValidationError as error:
+        raise UsageError(f"no step of a migration: {error}") from error
+    return found
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+class JobFacts(Answer, frozen=True, kw_only=True):
+    """A job that may leave. `pids`: its tree, the program first · `devices`: bytes of its data, by UUID
+
+    host_bytes: resident memory of its processes
+    """
+
+    state: str
+    world: World
+    pids: tuple[int, ...]
+    devices: Mapping[str, int]
+    host_bytes: int
+
+
+class MovingTo(Answer, frozen=True, kw_only=True):
+    """The record of a migration, with empty words where there is none. `state`: of the job here, empty without one."""
+
+    id: str
+    stage: str
+    peer: str
+    images: tuple[str, ...]
+    state: str
+
+
+class Place(Struct, frozen=True):
+    """A device, and the bytes that are free there."""
+
+    uuid: str
+    name: str
+    free_bytes: int
+
+
+class NodeFacts(Answer, frozen=True, kw_only=True):
+    """A node, as far as a job that comes from another one needs it to be like that one.
+
+    kind: facts that have to be the same at both nodes, by name: gcr's version, the user, the daemon's socket …
+    lacks: what it cannot do without a remedy, one sentence each · `drivers`: evidence of the backend, by name
+    files: the files of the job's processes, packed · `missing`: files that are not as they are at the source
+    """
+
+    kind: Mapping[str, str]
+    store: str
+    store_free_bytes: int
+    encrypted: bool
+    jobs: tuple[str, ...]
+    devices: tuple[Place, ...]
+    drivers: Mapping[str, str]
+    lacks: tuple[str, ...]
+    files: str = ""
+    missing: tuple[str, ...] = ()
+
+
+class Offered(Answer, frozen=True, kw_only=True):
+    exchange: Exchange
+
+
+class Pulled(Answer, frozen=True, kw_only=True):
+    """A pull. `processes_s`: seconds until the processes were there, 0 where they were not asked for."""
+
+    bytes_moved: int
+    pull_s: float
+    processes_s: float = 0.0
+
+
+class RanOn(Answer, frozen=True, kw_only=True):
+    """The job's state, and whether it had ended by itself."""
+
+    state: str
+    ended: bool = False
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+class RoundReport(Answer, frozen=True, kw_only=True):
+    """One round of copying. `paid`: it sent clearly less than the one before."""
+
+    bytes_sent: int
+    copy_s: float
+    pull_s: float
+    paid: bool
+
+
+class StopReport(Answer, frozen=True, kw_only=True):
+    """The stop. `stop_s`: from the first closed gate at the source to open gates at the target
+
+    phases_s: the end of each part, in seconds from the first closed gate
+    """
+
+    stop_s: float
+    phases_s: Mapping[str, float]
+
+
+class MigrationReport(Answer, frozen=True, kw_only=True):
+    """A migration. `outcome`: done, refused, taken_back or unsettled. `stop`: None where the job does not run there.
+
+    bytes_sent: those that the target pulled, within the stop as well · left_over: what was not removed, and why
+    """
+
+    job: str
+    id: str
+    outcome: str
+    source: str
+    target: str
+    simulated: bool = False
+    rounds: tuple[RoundReport, ...] = ()
+    bytes_sent: int = 0
+    stop: StopReport | None = None
+    moved: Mapping[str, str] = field(default_factory=dict)
+    left_over: tuple[str, ...] = ()
+    wall_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the JSON's fields, without the envelope."""
+        stop = self.stop.to_json() if self.stop else None
+        return {**super().to_json(), "rounds": [each.to_json() for each in self.rounds], "stop": stop}

@@ -1,0 +1,1 @@
+"""One step of a migration on its node, by a process of its own: it speaks to the other node, and runs commands."""

@@ -1,0 +1,172 @@
+"""A job that arrives, or that comes back: its images, its processes, and the end of what is not wanted any more."""
+
+import logging
+import os
+import signal
+import ssl
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+
+from msgspec.structs import asdict
+
+from gcr.api.events import ProgressEvent
+from gcr.api.listings import JobInfo
+from gcr.api.migrations import Abandon, Exchange, Forget, Found, Pull, Pulled, RanOn, Run
+from gcr.errors import DeadlinePassed, Lost, RolledBack
+from gcr.image.store.location import is_none, store_path
+from gcr.image.store.store import Store
+from gcr.job import runs
+from gcr.job.migrations import Migration, Migrations, Stage
+from gcr.job.runs import How
+from gcr.migration_helper import commands
+from gcr.migration_helper.telling import Tell
+from gcr.rendezvous.client import Client
+
+log = logging.getLogger("gcr.migration")
+
+REST_S = 60.0  # for a job to come to rest, or to end
+_LOOK_S = 0.02
+_RUNNING, _SUSPENDED = "running", ("suspended", "data_suspended")
+_SAVED = (*_SUSPENDED, "stopped", "restoring")  # states in which a program that ends is in its image still
+
+
+def pulled(step: Pull, limit: float, tell: Tell) -> Pulled:
+    """Pulls an image, and with `revive` makes its processes again. Raises as `gcr pull` and `gcr restore --image`."""
+    Migrations.here().note_image(step.job, step.id, step.image)
+    began = time.monotonic()
+    moved = _moved(step, limit, tell)
+    there = time.monotonic()
+    if not step.revive:
+        return Pulled(bytes_moved=moved, pull_s=there - began)
+    tell(ProgressEvent(phase="processes"))
+    commands.asked("restore", "--image", step.image, "--suspended", step.job, limit=max(1.0, limit - (there - began)))
+    return Pulled(bytes_moved=moved, pull_s=there - began, processes_s=time.monotonic() - there)
+
+
+def _moved(step: Pull, limit: float, tell: Tell) -> int:
+    from gcr.image.crypto.cipher import PLAIN
+    from gcr.image.exchange.address import PeerAddress
+    from gcr.image.exchange.pulling import Peers, pull_from_peers
+    from gcr.image.remote.transfer import Moving, Transfer
+
+    def told(now: Moving) -> None:
+        tell(ProgressEvent(**asdict(now)))
+
+    peers = Peers([PeerAddress.parsed(step.exchange.address)], step.exchange.token, _trusting(step.exchange))
+    return pull_from_peers(store_path(), step.image, peers, None, Transfer("pull", limit, told), PLAIN).bytes_moved
+
+
+def _trusting(exchange: Exchange) -> ssl.SSLContext:
+    """Returns TLS that trusts the certificate of this exchange alone."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=exchange.certificate)
+    return context
+
+
+# ---- the job runs here -----------------------------------------------------------------------------------------------
+
+
+def run(step: Run, limit: float) -> RanOn:
+    """Has the job run here, from wherever it stands. Raises Lost where nothing of it is left, and as `gcr restore`."""
+    row = _at_rest(step.job)
+    if row and row.state == _RUNNING:
+        return RanOn(state=row.state)
+    if row is None and _has_ended(step.job):
+        return RanOn(state="exited", ended=True)
+    moves = [word for old, new in step.devices.items() for word in ("--device", f"{old}={new}")]
+    if row and row.state in _SUSPENDED:
+        commands.asked("restore", step.job, *moves, limit=limit)
+        return RanOn(state=_RUNNING)
+    image = _last_whole(step.images)
+    if image is None:
+        raise Lost(f"job {step.job} is not here, and none of its images has its processes", hint="gcr ps --all")
+    commands.asked("restore", "--image", image, *moves, limit=limit)
+    return RanOn(state=_RUNNING)
+
+
+def _at_rest(job: str) -> JobInfo | None:
+    """Returns the job's row once no command has its turn at it. Raises DeadlinePassed."""
+    end = time.monotonic() + REST_S
+    while True:
+        with Client.connect() as client:
+            answer = client.jobs()
+        row = next((each for each in answer.jobs if each.job == job), None)
+        if not answer.awaited and (row is None or (not row.changing and row.state in (_RUNNING, *_SUSPENDED))):
+            return row
+        if time.monotonic() > end:
+            raise DeadlinePassed(f"job {job} has not come to rest within {REST_S:g} s", hint="gcr ps")
+        time.sleep(_LOOK_S)
+
+
+def _has_ended(job: str) -> bool:
+    """Returns whether the program has ended by itself, and was not stopped into an image."""
+    run = next((each for each in runs.all_runs() if each.job == job), None)
+    if run is None or run.end is None:
+        return False
+    return run.end.was == _RUNNING or (run.end.how is How.EXITED and run.end.was not in _SAVED)
+
+
+def _last_whole(images: Sequence[str]) -> str | None:
+    """Returns the last of these images that has processes, if there is one."""
+    from gcr.image.files.manifest import Cut
+
+    store = Store(store_path())
+    there = [name for name in images if name in store.images.names()]
+    return next((name for name in reversed(there) if store.images.manifest(name).cut is Cut.PROCESS), None)
+
+
+# ---- what is not wanted any more -------------------------------------------------------------------------------------
+
+
+def abandoned(step: Abandon) -> Found:
+    """Ends what has arrived, unless the job is owned here. Raises RolledBack for processes that do not end."""
+    here = Migrations.here()
+    found = here.of(step.job)
+    if found is None or found.id != step.id or found.stage is not Stage.ARRIVING:
+        return Found()
+    _end_arrived(found)
+    _remove(found.images)
+    here.end(step.job, step.id, (Stage.ARRIVING,))
+    return Found()
+
+
+def forgotten(step: Forget) -> Found:
+    """Removes the images and the record of a migration that is over: the job runs. Raises as `_remove`."""
+    here = Migrations.here()
+    found = here.of(step.job)
+    noted = found.images if found and found.id == step.id else ()
+    _remove({*step.images, *noted})
+    here.end(step.job, step.id)
+    return Found()
+
+
+def _end_arrived(found: Migration) -> None:
+    """Ends the processes that came from one of the migration's images."""
+    end = time.monotonic() + REST_S
+    while True:
+        with Client.connect() as client:
+            row = next((each for each in client.jobs().jobs if each.job == found.job), None)
+        if row is None or not _came_with(row, found):
+            return
+        for pid in {each.pid for each in row.processes} | ({row.pid} if row.pid else set()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > end:
+            raise RolledBack(f"the processes of {found.job} that had arrived do not end", hint="gcr ps")
+        time.sleep(_LOOK_S)
+
+
+def _came_with(row: JobInfo, found: Migration) -> bool:
+    return row.only_in is not None and row.only_in.image in found.images
+
+
+def _remove(images: Collection[str]) -> None:
+    """Removes those of the images that are in the store. Raises StoreUnusable, StoreBusy, Damaged."""
+    path = store_path()
+    if is_none(path):
+        return
+    store = Store(path)
+    if there := sorted({*images} & {*store.images.names()}):
+        store.remove(there)
