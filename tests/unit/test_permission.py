@@ -141,7 +141,7 @@ def test_another_user_neither_sees_nor_moves_our_jobs(server: Server, peer: Call
 
 
 @root_only
-@pytest.mark.parametrize("op", ["stop", "recover", "hand_over"])
+@pytest.mark.parametrize("op", ["stop", "recover", "hand_over", "migrate"])
 def test_what_concerns_every_job_is_for_the_daemons_user(server: Server, peer: Callable[..., Channel], op: str) -> None:
     with pytest.raises(NotOurs):
         command(peer(OTHER), op, force=True)
