@@ -127,7 +127,7 @@ class Exchange(Struct, frozen=True):
 
 
 class Pull(Named, frozen=True, kw_only=True):
-    """Pulls an image. With `revive` it then makes the processes of the job again, suspended."""
+    """Pulls an image. With `revive` it awaits the image, and then makes the processes of the job again, suspended."""
 
     image: str
     exchange: Exchange

@@ -4,7 +4,9 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
+from threading import Thread
 
 from msgspec import Struct, field
 
@@ -37,7 +39,7 @@ from gcr.migration.admission import admit
 from gcr.migration.holding import Holding
 from gcr.migration.messages import Heard, Order
 from gcr.migration.rounds import Round
-from gcr.migration.ways import Between
+from gcr.migration.ways import GRACE_S, Between
 from gcr.migrationerrors import CannotMigrate, GivenAway, NoSuchMigration
 
 log = logging.getLogger(__name__)
@@ -77,6 +79,7 @@ class Steps(Struct):
     facts: JobFacts | None = None
     _nodes: tuple[NodeFacts, NodeFacts] | None = None
     _exchange: Exchange | None = None
+    _arriving: "Future[Pulled] | None" = None
     _holding: Holding | None = None
 
     def by_order(self) -> Mapping[Order, Callable[[], Heard]]:
@@ -140,12 +143,23 @@ class Steps(Struct):
         return Heard.DONE
 
     def _stop(self) -> Heard:
+        """Has the target await the last image meanwhile: the start of a process need not wait for the stop."""
+        image = image_of(self.course.id, len(self.course.images) + 1)
+        self._arriving = Future()
+        Thread(target=self._await_image, args=(self._arriving, image), name="gcr-arriving", daemon=True).start()
         self._imaged(leave_running=False)
         self.course.mark("stopped")
         return Heard.DONE
 
+    def _await_image(self, arriving: "Future[Pulled]", image: str) -> None:
+        try:
+            arriving.set_result(self._pulled(image, revive=True))
+        except BaseException as error:
+            arriving.set_exception(error)
+
     def _bring(self) -> Heard:
-        pulled = self._pulled(self.course.images[-1], revive=True)
+        assert self._arriving
+        pulled = self._arriving.result(self.between.timeout + GRACE_S)
         self.course.mark("processes")
         self.course.phases["pulled"] = self.course.phases.get("processes", 0.0) - pulled.processes_s
         return Heard.DONE

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from gcr.api.events import ProgressEvent
 from gcr.api.listings import JobInfo
@@ -16,17 +16,20 @@ from gcr.api.migrations import Abandon, Exchange, Forget, Found, Pull, Pulled, R
 from gcr.errors import DeadlinePassed, Lost, RolledBack
 from gcr.image.store.location import is_none, store_path
 from gcr.image.store.store import Store
+from gcr.imageerrors import NoSuchImage
 from gcr.job import runs
-from gcr.job.migrations import Migration, Migrations, Stage
+from gcr.job.migrations import Migrations, Stage
 from gcr.job.runs import How
 from gcr.migration_helper import commands
 from gcr.migration_helper.telling import Tell
+from gcr.migrationerrors import NoSuchMigration
 from gcr.rendezvous.client import Client
 
 log = logging.getLogger("gcr.migration")
 
 REST_S = 60.0  # for a job to come to rest, or to end
 _LOOK_S = 0.02
+_AWAIT_S = 0.1  # between two looks whether the source has the image: each is a connection
 _RUNNING, _SUSPENDED = "running", ("suspended", "data_suspended")
 _SAVED = (*_SUSPENDED, "stopped", "restoring")  # states in which a program that ends is in its image still
 
@@ -34,14 +37,46 @@ _SAVED = (*_SUSPENDED, "stopped", "restoring")  # states in which a program that
 def pulled(step: Pull, limit: float, tell: Tell) -> Pulled:
     """Pulls an image, and with `revive` makes its processes again. Raises as `gcr pull` and `gcr restore --image`."""
     Migrations.here().note_image(step.job, step.id, step.image)
+    if not step.revive:
+        return _timed(step, limit, tell)
+    end = time.monotonic() + limit
+    done = _awaited(step, end, tell)
+    tell(ProgressEvent(phase="processes"))
+    began = time.monotonic()
+    commands.asked("restore", "--image", step.image, "--suspended", step.job, limit=max(1.0, end - began))
+    try:
+        _refuse_over(step)
+    except NoSuchMigration:  # it was abandoned before there was a process that could have been ended
+        _end_arrived(step.job, (step.image,))
+        raise
+    return replace(done, processes_s=time.monotonic() - began)
+
+
+def _awaited(step: Pull, end: float, tell: Tell) -> Pulled:
+    """Pulls an image that is being made at the source just now. Raises NoSuchMigration once it is not wanted."""
+    import gcr.image.exchange.pulling  # noqa: F401 - while there is time
+
+    while True:
+        try:
+            return _timed(step, max(1.0, end - time.monotonic()), tell)
+        except NoSuchImage:
+            if time.monotonic() > end:
+                raise
+            _refuse_over(step)
+            time.sleep(_AWAIT_S)
+
+
+def _timed(step: Pull, limit: float, tell: Tell) -> Pulled:
     began = time.monotonic()
     moved = _moved(step, limit, tell)
-    there = time.monotonic()
-    if not step.revive:
-        return Pulled(bytes_moved=moved, pull_s=there - began)
-    tell(ProgressEvent(phase="processes"))
-    commands.asked("restore", "--image", step.image, "--suspended", step.job, limit=max(1.0, limit - (there - began)))
-    return Pulled(bytes_moved=moved, pull_s=there - began, processes_s=time.monotonic() - there)
+    return Pulled(bytes_moved=moved, pull_s=time.monotonic() - began)
+
+
+def _refuse_over(step: Pull) -> None:
+    """Raises NoSuchMigration once the migration was abandoned here."""
+    found = Migrations.here().of(step.job)
+    if found is None or found.id != step.id:
+        raise NoSuchMigration(f"the migration {step.id} of {step.job} is over here")
 
 
 def _moved(step: Pull, limit: float, tell: Tell) -> int:
@@ -126,7 +161,7 @@ def abandoned(step: Abandon) -> Found:
     found = here.of(step.job)
     if found is None or found.id != step.id or found.stage is not Stage.ARRIVING:
         return Found()
-    _end_arrived(found)
+    _end_arrived(found.job, found.images)
     _remove(found.images)
     here.end(step.job, step.id, (Stage.ARRIVING,))
     return Found()
@@ -142,24 +177,20 @@ def forgotten(step: Forget) -> Found:
     return Found()
 
 
-def _end_arrived(found: Migration) -> None:
-    """Ends the processes that came from one of the migration's images."""
+def _end_arrived(job: str, images: Collection[str]) -> None:
+    """Ends the processes of the job that came from one of these images. Raises RolledBack where they do not end."""
     end = time.monotonic() + REST_S
     while True:
         with Client.connect() as client:
-            row = next((each for each in client.jobs().jobs if each.job == found.job), None)
-        if row is None or not _came_with(row, found):
+            row = next((each for each in client.jobs().jobs if each.job == job), None)
+        if row is None or row.only_in is None or row.only_in.image not in images:
             return
         for pid in {each.pid for each in row.processes} | ({row.pid} if row.pid else set()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > end:
-            raise RolledBack(f"the processes of {found.job} that had arrived do not end", hint="gcr ps")
+            raise RolledBack(f"the processes of {job} that had arrived do not end", hint="gcr ps")
         time.sleep(_LOOK_S)
-
-
-def _came_with(row: JobInfo, found: Migration) -> bool:
-    return row.only_in is not None and row.only_in.image in found.images
 
 
 def _remove(images: Collection[str]) -> None:
