@@ -44,6 +44,7 @@ from gcr.native import sim_dir  # noqa: E402
 from gcr_nvidia import devices  # noqa: E402
 
 BUDGET_SECONDS = 400.0
+MIGRATE_GIB = 16.0  # its stores and arenas take four times that of host memory
 PROGRAM_SECONDS = 150.0
 SERVE_SWAPS = 1000
 TESTS_AT_ONCE = "6"  # what is slow about them is starting
@@ -199,6 +200,17 @@ def under_load() -> Result:
     return serve_load.judged_load([*earlier, run], SERVE_SWAPS)
 
 
+def migrate() -> Result:
+    """Moves a job of GCR_MIGRATE_GIB from one daemon of this machine to another, through TCP and TLS."""
+    gib = float(os.environ.get("GCR_MIGRATE_GIB", str(MIGRATE_GIB)))
+    words = ["--gib", f"{gib:g}", "--mib-per-s", f"{gib * 1024 / 100:g}", "--device"]  # 1 % a second
+    script = str(ROOT / "benchmarks" / "migrate.py")
+    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, timeout=BUDGET_SECONDS)
+    if done.returncode:
+        return {"ok": False, "stderr": done.stderr[-4000:]}
+    return {"ok": True, **json.loads(done.stdout)}
+
+
 def warmed(measure: Callable[[], Result]) -> Result:
     _warm_host_memory()
     return measure()
@@ -224,6 +236,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "two-devices": device_pair.check,
     "two-driver": device_pair.ask_driver,
     "whole-two": device_pair.stopped,
+    "migrate": lambda: warmed(migrate),
     "sharing-rates": lambda: sharing_jobs.rates(ranks=count()),
     "sharing-swap": lambda: warmed(sharing_swap),
     "sharing-handles": lambda: warmed(sharing_jobs.handles),

@@ -1,0 +1,165 @@
+"""A job moves while it runs: its output is that of a bare run, and it runs at one node whatever fails."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+from moving_nodes import VICTIM, TwoNodes
+from worlds import SLOW
+
+from gcr import schemas
+from gcr.testing.machine import simulated_driver
+
+pytestmark = [pytest.mark.usefixtures("criu"), pytest.mark.timeout(300)]
+
+WORDS = ("--pause", "0.02")
+
+
+@pytest.fixture
+def nodes(criu: None, request: pytest.FixtureRequest) -> Iterator[TwoNodes]:
+    made = TwoNodes(Path("/dev/shm") / f"gcr-migrate-{os.getpid()}")
+    yield made
+    report = getattr(request.node, "report_call", None)
+    if report is not None and report.failed:
+        sys.stderr.write(made.a.logs() + made.b.logs())
+    made.close()
+
+
+def ends_as_bare(nodes: TwoNodes, out: Path) -> None:
+    """The program, wherever it runs, goes on to its end, and has printed what a bare run prints."""
+    steps = nodes.end(out)
+    folder = nodes.root / "bare"
+    folder.mkdir(mode=0o700)
+    env = {**os.environ, **simulated_driver("nvidia"), "GCR_SIM_STATE": str(folder)}
+    words = [sys.executable, str(VICTIM), "--hold"]
+    alone = subprocess.run(words, env=env, input=f"{steps}\n", capture_output=True, text=True, check=True)
+    assert out.read_text() == alone.stdout
+
+
+def test_a_job_moves_while_it_runs_and_prints_what_a_bare_run_prints(nodes: TwoNodes) -> None:
+    out = nodes.run(*WORDS)
+    moved = nodes.migrate()
+    assert moved.code == 0, (moved.body, moved.stderr)
+    jsonschema.Draft202012Validator(schemas.load("migrate")).validate(moved.body)
+    assert nodes.states() == (None, "running")
+    assert moved.body["outcome"] == "done"
+    assert moved.body["stop"]["stop_s"] > 0
+    assert (nodes.a.images(), nodes.b.images()) == ([], [])
+    assert (nodes.a.records(), nodes.b.records()) == ([], [])
+    ends_as_bare(nodes, out)
+
+
+def runs_at(nodes: TwoNodes, node: str, out: Path) -> None:
+    """The job runs at this node alone, nothing of the migration is left, and its output is that of a bare run."""
+    here, there = (nodes.a, nodes.b) if node == "a" else (nodes.b, nodes.a)
+    assert (here.state("llm"), there.state("llm")) == ("running", None)
+    assert (here.images(), there.images()) == ([], [])
+    assert (here.records(), there.records()) == ([], [])
+    ends_as_bare(nodes, out)
+
+
+@pytest.mark.parametrize(
+    ("step", "node"),
+    [
+        pytest.param("copy.done", "a", marks=SLOW),
+        pytest.param("leave.done", "a", marks=SLOW),
+        pytest.param("stop.done", "a", marks=SLOW),
+        pytest.param("bring.done", "a", marks=SLOW),
+        pytest.param("give", "a", marks=SLOW),
+        ("give.done", "b"),
+        pytest.param("own.done", "b", marks=SLOW),
+        pytest.param("open.done", "b", marks=SLOW),
+    ],
+)
+def test_a_coordinator_that_dies_is_followed_by_a_recovery(nodes: TwoNodes, step: str, node: str) -> None:
+    """Before `give` the job comes back to the source; after it the target has it."""
+    out = nodes.run(*WORDS)
+    nodes.inject(f"migrate.{step} die")
+    assert nodes.migrate().code == -signal.SIGKILL
+    settled = nodes.migrate("--recover")
+    assert settled.code == (0 if node == "b" else 4), settled
+    assert settled.body["outcome"] == ("done" if node == "b" else "taken_back")
+    runs_at(nodes, node, out)
+
+
+@pytest.mark.parametrize("fault", ["checkpoint.quiesced die", "checkpoint.decided die", "checkpoint.published die"])
+@pytest.mark.slow
+def test_a_source_daemon_that_dies_leaves_the_job_at_the_source(nodes: TwoNodes, fault: str) -> None:
+    out = nodes.run(*WORDS)
+    nodes.a.inject(fault)
+    failed = nodes.migrate()
+    if failed.body["outcome"] == "unsettled":
+        assert nodes.a.gcr("daemon", "start").code == 0
+        failed = nodes.migrate("--recover")
+    assert (failed.code, failed.body["outcome"]) == (4, "taken_back"), failed
+    runs_at(nodes, "a", out)
+
+
+@pytest.mark.parametrize("what", ["gcr.daemon", "moving_victim"])
+@pytest.mark.slow
+def test_a_death_at_the_target_before_it_has_the_job_leaves_it_at_the_source(nodes: TwoNodes, what: str) -> None:
+    """The job waits there, ready, with closed gates."""
+    out = nodes.run(*WORDS)
+    with nodes.held("migrate.give") as moving:
+        nodes.b.kill(what)
+    said = nodes.said(moving)
+    assert (said.code, said.body["outcome"]) == (4, "taken_back"), said
+    if nodes.b.records():  # it did not answer, and can run nothing
+        assert nodes.b.gcr("daemon", "start").code == 0
+        assert nodes.migrate("--recover").code == 0
+    runs_at(nodes, "a", out)
+
+
+@pytest.mark.parametrize("what", ["gcr.daemon", "gcr.worker"])
+@pytest.mark.slow
+def test_a_death_at_the_target_once_it_has_the_job_brings_it_back_there(nodes: TwoNodes, what: str) -> None:
+    out = nodes.run(*WORDS)
+    with nodes.held("migrate.own") as moving:
+        nodes.b.kill(what)
+    said = nodes.said(moving)
+    if said.code:
+        assert said.body["outcome"] == "unsettled"
+        assert nodes.b.gcr("daemon", "start").code == 0
+        said = nodes.migrate("--recover")
+    assert (said.code, said.body["outcome"]) == (0, "done"), said
+    runs_at(nodes, "b", out)
+
+
+def test_a_network_that_breaks_before_the_last_image_is_there_leaves_the_job_at_the_source(nodes: TwoNodes) -> None:
+    out = nodes.run(*WORDS)
+    with nodes.held("migrate.bring") as moving:
+        nodes.cut()
+    said = nodes.said(moving)
+    assert (said.code, said.body["outcome"], said.body["error"]["code"]) == (4, "taken_back", "migration_failed"), said
+    runs_at(nodes, "a", out)
+
+
+@pytest.mark.slow
+def test_a_target_that_has_such_a_job_is_refused_before_anything_is_touched(nodes: TwoNodes) -> None:
+    out = nodes.run(*WORDS)
+    taken = nodes.b.gcr("run", "-d", "--name", "llm", "--simulate", "nvidia", "--", "sleep", "600")
+    assert taken.code == 0
+    said = nodes.migrate()
+    assert (said.code, said.body["error"]["code"], said.body["outcome"]) == (3, "name_taken", "refused")
+    assert (nodes.a.records(), nodes.b.records()) == ([], [])
+    assert nodes.a.state("llm") == "running"
+    ends_as_bare(nodes, out)
+
+
+@pytest.mark.slow
+def test_a_job_that_moves_is_brought_back_by_no_other_command(nodes: TwoNodes) -> None:
+    out = nodes.run(*WORDS)
+    with nodes.held("migrate.own") as moving:
+        image = nodes.a.images()[-1]
+        refused = nodes.a.gcr("restore", "--image", image)
+        assert (refused.code, refused.body["error"]["code"]) == (3, "given_away"), refused
+        assert nodes.b.socket in refused.body["error"]["message"]
+        again = nodes.migrate()
+        assert again.code == 3, again
+    assert nodes.said(moving).code == 0
+    runs_at(nodes, "b", out)
