@@ -10,7 +10,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 from moving_nodes import VICTIM, TwoNodes
-from worlds import SLOW
 
 from gcr import schemas
 from gcr.testing.machine import simulated_driver
@@ -43,8 +42,10 @@ def ends_as_bare(nodes: TwoNodes, out: Path) -> None:
 
 def test_a_job_moves_while_it_runs_and_prints_what_a_bare_run_prints(nodes: TwoNodes) -> None:
     out = nodes.run(*WORDS)
-    moved = nodes.migrate()
+    moved = nodes.migrate("-vv")
     assert moved.code == 0, (moved.body, moved.stderr)
+    assert "'step': 'pull'" in moved.stderr
+    assert "token" not in moved.stderr
     jsonschema.Draft202012Validator(schemas.load("migrate")).validate(moved.body)
     assert nodes.states() == (None, "running")
     assert moved.body["outcome"] == "done"
@@ -66,16 +67,17 @@ def runs_at(nodes: TwoNodes, node: str, out: Path) -> None:
 @pytest.mark.parametrize(
     ("step", "node"),
     [
-        pytest.param("copy.done", "a", marks=SLOW),
-        pytest.param("leave.done", "a", marks=SLOW),
-        pytest.param("stop.done", "a", marks=SLOW),
-        pytest.param("bring.done", "a", marks=SLOW),
-        pytest.param("give", "a", marks=SLOW),
+        ("copy.done", "a"),
+        ("leave.done", "a"),
+        ("stop.done", "a"),
+        ("bring.done", "a"),
+        ("give", "a"),
         ("give.done", "b"),
-        pytest.param("own.done", "b", marks=SLOW),
-        pytest.param("open.done", "b", marks=SLOW),
+        ("own.done", "b"),
+        ("open.done", "b"),
     ],
 )
+@pytest.mark.slow
 def test_a_coordinator_that_dies_is_followed_by_a_recovery(nodes: TwoNodes, step: str, node: str) -> None:
     """Before `give` the job comes back to the source; after it the target has it."""
     out = nodes.run(*WORDS)
@@ -130,6 +132,7 @@ def test_a_death_at_the_target_once_it_has_the_job_brings_it_back_there(nodes: T
     runs_at(nodes, "b", out)
 
 
+@pytest.mark.slow
 def test_a_network_that_breaks_before_the_last_image_is_there_leaves_the_job_at_the_source(nodes: TwoNodes) -> None:
     out = nodes.run(*WORDS)
     with nodes.held("migrate.bring") as moving:

@@ -111,7 +111,7 @@ class Client:
         `fds`: the key of an encrypted store (gcr.image.crypto.key), where `encrypted` in the body says so.
         """
         began = time.monotonic()
-        log.debug("%s: %s", command, body or {})
+        log.debug("%s: %s", command, _without_secrets(body or {}))
         answer, _ = self._channel.call_json(
             command, body, fds, timeout=timeout, on_progress=on_progress, type=FrameType.COMMAND
         )
@@ -176,6 +176,14 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _without_secrets(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a request's body as a log may have it: a step of a migration may name a token."""
+    step = body.get("step")
+    if not isinstance(step, Mapping):
+        return body
+    return {**body, "step": {name: value for name, value in step.items() if name != "exchange"}}
 
 
 def any_trace() -> bool:
