@@ -222,7 +222,7 @@ class TwoNodes:
         until(lambda: held.exists() or moving.poll() is not None, f"the coordinator comes to {step}")
         assert moving.poll() is None, moving.communicate()
         yield moving
-        held.unlink()
+        held.unlink(missing_ok=True)
 
     def begin(self, *words: str) -> "subprocess.Popen[str]":
         """Begins to migrate, from outside of both nodes."""

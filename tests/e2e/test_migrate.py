@@ -17,11 +17,12 @@ from gcr.testing.machine import simulated_driver
 pytestmark = [pytest.mark.usefixtures("criu"), pytest.mark.timeout(300)]
 
 WORDS = ("--pause", "0.02")
+DEVICE = "import sys; sys.path.insert(0, sys.argv[1]); from cuda_device import CudaDevice; CudaDevice()"
 
 
 @pytest.fixture
 def nodes(criu: None, request: pytest.FixtureRequest) -> Iterator[TwoNodes]:
-    made = TwoNodes(Path("/dev/shm") / f"gcr-migrate-{os.getpid()}")
+    made = TwoNodes(Path("/dev/shm") / f"gcr-migrate-{os.getpid()}", getattr(request, "param", {}))
     yield made
     report = getattr(request.node, "report_call", None)
     if report is not None and report.failed:
@@ -166,3 +167,29 @@ def test_a_job_that_moves_is_brought_back_by_no_other_command(nodes: TwoNodes) -
         assert again.code == 3, again
     assert nodes.said(moving).code == 0
     runs_at(nodes, "b", out)
+
+
+@pytest.mark.parametrize("nodes", [{"GCR_SIM_DEVICES": "2"}], indirect=True)
+@pytest.mark.slow
+def test_a_job_moves_onto_another_device_of_a_machine_with_other_uuids(nodes: TwoNodes) -> None:
+    env = {**nodes.b.env, **simulated_driver("nvidia"), "GCR_SIM_MACHINE": "7"}
+    subprocess.run(nodes.b.within([sys.executable, "-c", DEVICE, str(VICTIM.parent)]), env=env, check=True)
+    out = nodes.run(*WORDS)
+    assert nodes.migrate("--device", "0=2").body["error"]["code"] == "wrong_device"
+    moved = nodes.migrate("--device", "0=1")
+    assert moved.code == 0, (moved.body, moved.stderr)
+    ((old, new),) = moved.body["moved"].items()
+    assert (old[-4:], new[-4:]) == ("0000", "0701")
+    (device,) = {row["device"] for row in nodes.b.gcr("ps").body["jobs"][0]["processes"]}
+    assert device == new
+    runs_at(nodes, "b", out)
+
+
+@pytest.mark.slow
+def test_a_user_who_interrupts_it_has_the_job_at_the_source(nodes: TwoNodes) -> None:
+    out = nodes.run(*WORDS)
+    with nodes.held("migrate.hold.done") as moving:
+        moving.send_signal(signal.SIGINT)
+    said = nodes.said(moving)
+    assert (said.code, said.body["outcome"], said.body["error"]["code"]) == (130, "taken_back", "interrupted"), said
+    runs_at(nodes, "a", out)
