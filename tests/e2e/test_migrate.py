@@ -163,6 +163,8 @@ def test_a_job_that_moves_is_brought_back_by_no_other_command(nodes: TwoNodes) -
         refused = nodes.a.gcr("restore", "--image", image)
         assert (refused.code, refused.body["error"]["code"]) == (3, "given_away"), refused
         assert nodes.b.socket in refused.body["error"]["message"]
+        kept = nodes.a.gcr("rm", image)
+        assert (kept.code, kept.body["error"]["code"]) == (3, "image_needed"), kept
         again = nodes.migrate()
         assert again.code == 3, again
     assert nodes.said(moving).code == 0

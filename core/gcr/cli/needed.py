@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gcr.job.decisions import DecisionRecord
 from gcr.job.journal import Standing, standing
+from gcr.job.migrations import Migrations
 from gcr.processes import ProcessIdentity, alive
 from gcr.rendezvous.folder import About, DaemonFolder
 from gcr.runtime import former_journal, socket_path
@@ -18,7 +19,9 @@ def needed_images(store: "Store") -> dict[str, str]:
     """Images of the store that may not be removed, each with its job. No daemon need run.
 
     Where a record does not read back, every image that was the only copy of that job counts. A job on another machine,
-    or in another container, may still be suspended. Raises UnsafeRuntime, OSError.
+    or in another container, may still be suspended. Images of a job that moves count.
+
+    Raises UnsafeRuntime, NoRecord, OSError.
     """
     here, found = About.here(socket_path()), {}
     for about, journal in _journals():
@@ -28,7 +31,13 @@ def needed_images(store: "Store") -> dict[str, str]:
         for job, name in (*_images(store, journal), *_intended(store, journal)):
             if about is None or not about.shares_pids_with(here) or _lives(journal, job):
                 found[name] = job + where
-    return found
+    return found | _moving(store)
+
+
+def _moving(store: "Store") -> dict[str, str]:
+    """Returns the images of jobs that move to another node, each with its job: the last one may be all that is left."""
+    there = (each for each in Migrations.here().all() if _is_same(Path(each.store), store.path))
+    return {name: each.job for each in there for name in each.images}
 
 
 def images_of_former_boots(store: "Store") -> dict[str, str]:

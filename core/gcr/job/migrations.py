@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from gcr.converting import convert
 from gcr.errors import NoRecord
+from gcr.listing import listed
 from gcr.migrationerrors import GivenAway, MigrationUnderWay, NoSuchMigration
 from gcr.runtime import own_directory, state_dir
 
@@ -83,6 +84,11 @@ class Migrations(Struct, frozen=True):
         except (OSError, ValueError, KeyError, TypeError, MsgspecError) as error:
             text = f"the record of the migration of {job} does not read back: {error}"
             raise NoRecord(text, hint=f"look at {self.folder}, and at the other node") from error
+
+    def all(self) -> list[Migration]:
+        """Returns every record. Raises NoRecord where one does not read back."""
+        found = (self.of(path.stem) for path in listed(self.folder, ".json"))
+        return [each for each in found if each]
 
     def begin(self, record: Migration) -> None:
         """Raises MigrationUnderWay where another migration of the job is not over; OSError."""

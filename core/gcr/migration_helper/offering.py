@@ -5,6 +5,7 @@ the step that began it. It tells its address, token and certificate on FD, and e
 gone. Nothing secret is on its command line, and the key lies on the disk only while it is read.
 """
 
+import ipaddress
 import os
 import secrets
 import signal
@@ -20,7 +21,7 @@ from msgspec import DecodeError
 from msgspec.json import decode, encode
 
 from gcr.api.migrations import Exchange, Offer, Offered
-from gcr.errors import GcrError, LibraryMissing
+from gcr.errors import GcrError, LibraryMissing, UsageError
 from gcr.image.store.location import store_path
 from gcr.job.migrations import Migrations
 from gcr.listening import listening, url_of
@@ -82,6 +83,10 @@ def _serve(line: socket.socket, job: str, id: str, host: str) -> None:
     except ImportError as error:
         text = f"a migration needs the Python module {error.name}"
         raise LibraryMissing(text, hint="pip install 'gpu-cr[migrate]'") from error
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise UsageError(f"{host!r} is no IP address of this node", hint="gcr migrate --host ADDRESS") from None
     with tempfile.TemporaryDirectory(dir=runtime_dir(), prefix="migration-") as folder:
         certificate, key = made(Path(folder), host)
         tls, shown = server_tls(certificate, key), certificate.read_text()

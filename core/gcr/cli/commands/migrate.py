@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 
 import click
@@ -32,6 +33,13 @@ _FACTS_S = 60.0
 Hear = Callable[[ProgressEvent], None]
 
 
+def _address(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    try:
+        return value and str(ip_address(value))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no IP address", ctx, param) from None
+
+
 @click.command(
     "migrate",
     epilog=examples(
@@ -51,7 +59,9 @@ Hear = Callable[[ProgressEvent], None]
     callback=parse_moves,
     help="Come back on device NEW of the target instead of OLD, each a UUID or a number; again for more.",
 )
-@click.option("--host", metavar="ADDRESS", help="The IP address of the source, for the target; default: Ray's.")
+@click.option(
+    "--host", metavar="ADDRESS", callback=_address, help="The IP address of the source, for the target; default: Ray's."
+)
 @click.option("--recover", is_flag=True, help="Settle a migration whose coordinator has died.")
 @address_option
 @common_options
