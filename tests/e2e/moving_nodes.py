@@ -129,6 +129,9 @@ class Node:
     def images(self) -> list[str]:
         return sorted(path.stem for path in (self.folder / "store" / "images").glob("*.json"))
 
+    def packs(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "store" / "packs").glob("*.pack"))
+
     def records(self) -> list[Path]:
         return sorted((self.folder / "state" / "gcr" / "migrations").glob("*/*.json"))
 

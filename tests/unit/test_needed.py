@@ -11,6 +11,7 @@ from gcr.cli.needed import images_of_former_boots, needed_images
 from gcr.daemon import inherited
 from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision
 from gcr.job.journal import Journal
+from gcr.job.migrations import Migration, Migrations, Stage
 from gcr.processes import identify
 from gcr.rendezvous.folder import DaemonFolder
 from gcr.runtime import former_journal, socket_path
@@ -57,6 +58,15 @@ def test_every_daemon_of_the_user_counts(store, tmp_path):
         Journal(folder_at(tmp_path / name).journal).decide(record(tmp_path, image=name))
     other = replace(record(tmp_path, job="ddp"), image=KeptImage("/another/store", "three"))
     Journal(folder_at(tmp_path / "three").journal).decide(other)
+    assert needed_images(store) == {"one": "llm", "two": "llm"}
+
+
+def test_the_images_of_a_job_that_moves_count(store, tmp_path):
+    moving = Migration(
+        id="a" * 32, job="llm", stage=Stage.LEAVING, peer="b", store=str(store.path), images=("one", "two")
+    )
+    Migrations.here().begin(moving)
+    Migrations.here().begin(replace(moving, job="ddp", store="/another/store", images=("three",)))
     assert needed_images(store) == {"one": "llm", "two": "llm"}
 
 

@@ -16,7 +16,7 @@ from gcr.api.migrations import Abandon, Exchange, Forget, Found, Pull, Pulled, R
 from gcr.errors import DeadlinePassed, Lost, RolledBack
 from gcr.image.store.location import is_none, store_path
 from gcr.image.store.store import Store
-from gcr.imageerrors import NoSuchImage
+from gcr.imageerrors import NoSuchImage, StoreBusy
 from gcr.job import runs
 from gcr.job.migrations import Migrations, Stage
 from gcr.job.runs import How
@@ -27,6 +27,7 @@ from gcr.rendezvous.client import Client
 
 log = logging.getLogger("gcr.migration")
 
+CLEAN_S = 5.0
 REST_S = 60.0  # for a job to come to rest, or to end
 _LOOK_S = 0.02
 _AWAIT_S = 0.1  # between two looks whether the source has the image: each is a connection
@@ -174,7 +175,19 @@ def forgotten(step: Forget) -> Found:
     noted = found.images if found and found.id == step.id else ()
     _remove({*step.images, *noted})
     here.end(step.job, step.id)
+    _clean()
     return Found()
+
+
+def _clean() -> None:
+    """Frees what no image needs. An exchange of the migration ends with its record, and is waited for.
+
+    Where another process is at work for longer, the next clean-up does it.
+    """
+    if is_none(store_path()):
+        return
+    with suppress(StoreBusy):
+        Store(store_path()).clean(CLEAN_S)
 
 
 def _end_arrived(job: str, images: Collection[str]) -> None:
