@@ -53,7 +53,7 @@ WRITERS = {
     "gcr/criu_helper/__main__.py": "how early the kernel ends it when memory is short",
     "gcr/job/journal.py": "decision records",
     "gcr/job/migrations.py": "records of migrations",
-    "gcr/migration_helper/certificate.py": "the certificate of a migration, while it is read",
+    "gcr/migration_helper/offering.py": "the certificate of a migration, while it is read",
     "gcr/rendezvous/folder.py": "which daemon a folder belongs to",
     "gcr/serve/seat.py": "locks of models",
     "gcr/daemon/missed.py": "what a supervisor that was away has missed",

@@ -61,7 +61,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "cluster": BASE | {"api", "library", "rendezvous", "standstill"},
     "migration": {ROOT, "api", "cluster", "job", "rendezvous"},
     "migration_helper": BASE
-    | {"api", "criu", "job", "library", "rendezvous"}
+    | {"api", "cluster", "criu", "job", "library", "rendezvous"}
     | {"image.crypto", "image.exchange", "image.files", "image.remote", "image.store"},
     "demo": {ROOT, "supervisor"},
     "cli": BASE

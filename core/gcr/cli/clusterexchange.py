@@ -68,4 +68,4 @@ def peers_of_cluster() -> "Peers":
     if keys is None:
         text = f"the keys of the cluster's exchanges are not on this node, in {exchanges.token_file().parent}"
         raise PeerUnusable(text, hint="gcr cluster up")
-    return Peers([*map(PeerAddress.parsed, found)], keys.token, pinned_tls(exchanges.certificate_file()))
+    return Peers([*map(PeerAddress.parsed, found)], keys.token, pinned_tls(keys.certificate))

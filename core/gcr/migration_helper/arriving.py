@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import ssl
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from gcr.api.events import ProgressEvent
 from gcr.api.listings import JobInfo
-from gcr.api.migrations import Abandon, Exchange, Forget, Found, Pull, Pulled, RanOn, Run
+from gcr.api.migrations import Abandon, Forget, Found, Pull, Pulled, RanOn, Run
 from gcr.errors import DeadlinePassed, Lost, RolledBack
 from gcr.image.store.location import is_none, store_path
 from gcr.image.store.store import Store
@@ -82,23 +81,17 @@ def _refuse_over(step: Pull) -> None:
 
 def _moved(step: Pull, limit: float, tell: Tell) -> int:
     from gcr.image.crypto.cipher import PLAIN
-    from gcr.image.exchange.address import PeerAddress
+    from gcr.image.exchange.address import PeerAddress, pinned_tls
     from gcr.image.exchange.pulling import Peers, pull_from_peers
     from gcr.image.remote.transfer import Moving, Transfer
 
     def told(now: Moving) -> None:
         tell(ProgressEvent(**asdict(now)))
 
-    peers = Peers([PeerAddress.parsed(step.exchange.address)], step.exchange.token, _trusting(step.exchange))
+    peers = Peers(
+        [PeerAddress.parsed(step.exchange.address)], step.exchange.token, pinned_tls(step.exchange.certificate)
+    )
     return pull_from_peers(store_path(), step.image, peers, None, Transfer("pull", limit, told), PLAIN).bytes_moved
-
-
-def _trusting(exchange: Exchange) -> ssl.SSLContext:
-    """Returns TLS that trusts the certificate of this exchange alone."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_verify_locations(cadata=exchange.certificate)
-    return context
 
 
 # ---- the job runs here -----------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ gone. Nothing secret is on its command line, and the key lies on the disk only w
 
 import ipaddress
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from msgspec import DecodeError
 from msgspec.json import decode, encode
 
 from gcr.api.migrations import Exchange, Offer, Offered
+from gcr.cluster.keys import Keys
 from gcr.errors import GcrError, LibraryMissing, UsageError
 from gcr.image.store.location import store_path
 from gcr.job.migrations import Migrations
@@ -79,7 +79,6 @@ def _serve(line: socket.socket, job: str, id: str, host: str) -> None:
     try:
         from gcr.image.exchange import server
         from gcr.image.exchange.address import server_tls
-        from gcr.migration_helper.certificate import made
     except ImportError as error:
         text = f"a migration needs the Python module {error.name}"
         raise LibraryMissing(text, hint="pip install 'gpu-cr[migrate]'") from error
@@ -87,14 +86,21 @@ def _serve(line: socket.socket, job: str, id: str, host: str) -> None:
         ipaddress.ip_address(host)
     except ValueError:
         raise UsageError(f"{host!r} is no IP address of this node", hint="gcr migrate --host ADDRESS") from None
+    keys = Keys.made()
     with tempfile.TemporaryDirectory(dir=runtime_dir(), prefix="migration-") as folder:
-        certificate, key = made(Path(folder), host)
-        tls, shown = server_tls(certificate, key), certificate.read_text()
-    token = secrets.token_hex(32)
+        tls = server_tls(_written(folder, "cert.pem", keys.certificate), _written(folder, "key.pem", keys.key))
     with listening(host, 0, "is this an address of this machine?") as sock:
-        exchange = Exchange(url_of(sock, "tls"), token, shown)
+        exchange = Exchange(url_of(sock, "tls"), keys.token, keys.certificate)
         threading.Thread(target=_end_with_record, args=(job, id), daemon=True).start()
-        server.run(store_path(), server.Listening(sock, tls, token), lambda: _tell(line, encode(exchange)))
+        server.run(store_path(), server.Listening(sock, tls, keys.token), lambda: _tell(line, encode(exchange)))
+
+
+def _written(folder: str, name: str, text: str) -> Path:
+    """Writes a file for this user alone. Raises OSError."""
+    path = Path(folder) / name
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return path
 
 
 def _tell(line: socket.socket, text: bytes) -> None:

@@ -1,8 +1,8 @@
-"""The copy that a process left in the arena when it came back: its next copy reads only what has changed since.
+"""The copy of a process that stays in the arena when the process comes back: its next copy reads only what changed.
 
-The segments of the copy are free, so whoever needs the room gets it, and the copy is lost then. The hashes are of the
-bytes that the device had when it was copied, while the program stood still. At the next cut the device hashes its bytes
-with the same key, and a chunk is read where the hashes differ, as after a live copy (live.py).
+The segments of the copy are free, so a job that needs the room gets it, and the copy is lost then. The hashes are of
+the bytes that the device had when it was copied, while the program stood still. At the next cut the device hashes its
+bytes with the same key, and a chunk is read where the hashes differ, as after a live copy (live.py).
 """
 
 from collections.abc import Mapping

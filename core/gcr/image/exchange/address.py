@@ -85,16 +85,16 @@ def client_tls(authority: Path | None) -> ssl.SSLContext:
     return context
 
 
-def pinned_tls(certificate: Path) -> ssl.SSLContext:
-    """Returns TLS that trusts this one certificate, at any address: all nodes of a cluster have it (cluster/keys.py).
+def pinned_tls(certificate: str) -> ssl.SSLContext:
+    """Returns TLS that trusts this one certificate alone, at any address (cluster/keys.py).
 
-    Raises UsageError.
+    certificate: PEM. Raises UsageError.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate names no host; without its key no node can show it
     context.minimum_version = _LEAST_TLS
     try:
-        context.load_verify_locations(certificate)
+        context.load_verify_locations(cadata=certificate)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{certificate}: {error}") from error
+        raise UsageError(f"this is no certificate of an exchange: {error}") from error
     return context

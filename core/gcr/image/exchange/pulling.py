@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+CLOSING_TURNS = 10
+
 
 class Share(Struct, frozen=True):
     """The part of one peer. `bytes`: of packs that it sent · `wrong`: it sent wrong bytes, and was asked no more."""
@@ -110,12 +112,18 @@ class Swarming:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._runner.run(self._session.close())
+        self._runner.run(self._closed())
         self._runner.close()
         self._hands.close()
 
     async def _opened(self) -> aiohttp.ClientSession:
         return session_of(self._peers.token, self._peers.tls)
+
+    async def _closed(self) -> None:
+        """Closes the session. Its connections are gone some turns of the loop later: TLS and TCP close one by one."""
+        await self._session.close()
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)
 
     # ---- which image --------------------------------------------------------------------------------------------
 
