@@ -3,20 +3,26 @@
 The agent of a program that finds no room there asks the daemon, LET_GO, before the program is told. Without such memory
 the program is told at once. The daemon writes before a worker takes anything, so every agent sees it, also one that was
 stopped or busy then. The page counts for as long as the daemon lives; agents know when it is gone.
+
+It says so for LINGER_S longer: an allocation that failed while the memory was there finds the agent looking only after
+that was given back, and the daemon is asked and answers at once.
 """
 
 import fcntl
 import mmap
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Lock, Timer
 
 from gcr.devices import uuid_bytes
 from gcr.errors import NoRoom
 from gcr.protocol.agentwire import OccupiedRecord
 from gcr.protocol.wire import OCCUPIED_DEVICES
+
+LINGER_S = 0.5  # longer than an agent takes from a failure of the driver to its look at the page
 
 _WORD = 16  # where the low byte of `occupied` is in a record
 PAGE_BYTES = OCCUPIED_DEVICES * OccupiedRecord.SIZE
@@ -25,12 +31,18 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 @dataclass(slots=True)
 class Occupied:
-    """`fd`: what agents map; of a file that only this process can write. Thread-safe; never closed."""
+    """`fd`: what agents map; of a file that only this process can write. Thread-safe; never closed.
+
+    linger_s: seconds for which the page says so when all was given back
+    """
+
+    linger_s: float = LINGER_S
 
     fd: int = field(init=False)
     _page: mmap.mmap = field(init=False)
     _rows: dict[str, int] = field(default_factory=dict)  # by device UUID
     _holders: dict[str, int] = field(default_factory=dict)
+    _free_since: dict[str, float] = field(default_factory=dict)  # on time.monotonic(); of devices that linger
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -57,7 +69,27 @@ class Occupied:
         with self._lock:
             row = self._row(device)
             self._holders[device] += more
-            self._say(row, self._holders[device] > 0)
+            if self._holders[device]:
+                self._say(row, True)
+                return
+            begun, self._free_since[device] = device in self._free_since, time.monotonic()
+        if not begun:
+            self._clear_in(self.linger_s, device)
+
+    def _clear_in(self, seconds: float, device: str) -> None:
+        timer = Timer(seconds, self._clear, (device,))
+        timer.daemon = True
+        timer.start()
+
+    def _clear(self, device: str) -> None:
+        """Says that a device is free, if it has been for long enough; else that is looked at again."""
+        with self._lock:
+            left = self._free_since[device] + self.linger_s - time.monotonic()
+            if self._holders[device] or left <= 0:
+                self._say(self._rows[device], self._holders[device] > 0)
+                del self._free_since[device]
+                return
+        self._clear_in(left, device)
 
     def _row(self, device: str) -> int:
         """Returns the offset of the device's record. A row keeps its device, so no reader takes one for another."""
