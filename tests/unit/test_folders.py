@@ -28,7 +28,8 @@ def test_on_disk(folder): pass
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     shutil.copy(CONFTEST, tmp_path)
-    (tmp_path / "allowed_skips.txt").touch()
+    for name in ("allowed_skips.txt", "thorough.txt"):
+        (tmp_path / name).touch()
     (tmp_path / "test_suite.py").write_text(SUITE)
     return tmp_path
 

@@ -42,12 +42,12 @@ class Made:
         self.lost, self.lock = False, RLock()
 
     @property
-    def segments(self) -> list[int]:
-        return self.memory
+    def segments(self) -> Any:
+        return SimpleNamespace(fds=[*self.memory])
 
     @property
     def ring(self) -> Any:
-        return None if self.lost else SimpleNamespace(segments=self.memory, count=2)
+        return None if self.lost else SimpleNamespace(segments=self.segments, count=2)
 
     def seal(self, _about: object) -> SealedTable:
         parts = (SealedSegment("GPU-a", 4096),) * len(self.memory)
@@ -70,7 +70,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
 
 @pytest.fixture
 def channel(made: Made) -> Iterator[Channel]:
-    holdings = cast("Any", SimpleNamespace(copy=lambda *_: made, arena=SimpleNamespace(fds=lambda parts: [*parts])))
+    holdings = cast("Any", SimpleNamespace(copy=lambda *_: made, arena=None))
     copies = CopyServing(holdings, cast("Any", None), Incoming(), cast("Any", None)).operations()
     worker = Dispatcher("a worker", {**copies, **RingServing(holdings).operations()})
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
