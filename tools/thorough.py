@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from msgspec import Struct
 
 ALWAYS = "tests/architecture/"
-LONG, LONGEST = 1.5, 3.0  # seconds, of six processes on two cores
+LONG, LONGEST = 1.2, 2.5  # seconds, of six processes on two cores
 HEAD = """\
 # Left out by `make test`, run by `make test-all`. Written by tools/thorough.py; the shortest of each file stay.
 """
