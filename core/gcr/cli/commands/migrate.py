@@ -153,9 +153,12 @@ def _shown(options: Options, result: Result, took: float) -> int:
 
 def _lines(report: MigrationReport) -> list[str]:
     simulated = "SIMULATED " if report.simulated else ""
-    where = {"done": f"runs at {report.target}", "unsettled": "is not settled"}.get(
-        report.outcome, f"runs at {report.source}"
-    )
+    where = {
+        "done": f"runs at {report.target}",
+        "refused": f"is at {report.source} as before",
+        "taken_back": f"runs at {report.source}",
+        "unsettled": "is not settled",
+    }[report.outcome]
     lines = [f"{simulated}{report.job} {where}, after {text.seconds(report.wall_s)}"]
     for number, each in enumerate(report.rounds, 1):
         worth = "" if each.paid else ", not worth it"
