@@ -16,6 +16,7 @@ pytestmark = pytest.mark.on_disk
 
 MIB = 1 << 20
 DISK = 12 * MIB  # LARGE is four times as much, and a process has more
+TRIES = 5
 
 
 @pytest.fixture
@@ -57,7 +58,13 @@ def test_a_full_disk_is_told_before_anything_is_touched(machine: Machine, disk: 
 def test_room_that_ends_in_the_middle_leaves_the_job_suspended_in_host_memory(machine: Machine, disk: Path) -> None:
     job = machine.told("llm", LARGE)
     before = job.ask()
-    gone = machine.gcr(*words(machine))
+    for _ in range(TRIES):
+        gone = machine.gcr(*words(machine))
+        if gone.code == 0:
+            break
+        assert gone.body["error"]["code"] == "image_failed", gone.body  # the writer was there before the decision
+        assert machine.settled() == "running" and job.ask() == before
+        no_image(disk)
     assert (gone.code, gone.body.get("state")) == (0, "suspended"), gone.body
     assert f"the image takes up to 54.0 MiB, and {disk} has" in gone.stderr
     failed = until(lambda: (row := machine.job("llm")["image"])["state"] == "failed" and row, 30, "it fails")  # type: ignore[index]

@@ -77,10 +77,10 @@ class LiveCopy:
                 end += sizes[id]
         return Layout(offsets, end)
 
-    def settle(self, where: Mapping[int, bytes], now: Mapping[int, bytes]) -> None:
-        """Enters the cut: the place of each chunk, and the digests that the device had of all bytes there."""
-        self.cut = dict(where)
-        self.chunks = {id: bytearray(each) for id, each in where.items() if id in now}
+    def settle(self, now: Mapping[int, bytes]) -> None:
+        """Makes these the books of the cut. `now`: the digests that the device had of all bytes there."""
+        cut = self.cut or {}
+        self.chunks = {id: bytearray(each) for id, each in cut.items() if id in now}
         self.digests = {id: bytearray(now[id]) for id in self.chunks}
 
     @property

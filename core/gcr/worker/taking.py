@@ -161,7 +161,9 @@ def copy_out(copy: HostCopy, deadline: float, progress: Progress, paranoid: bool
     copy.ended(transfers)
     if live:
         compare(copy, found.kept, layout.offsets, segments, began + deadline)
-        live.settle(found.where, found.now)
+        live.cut = found.where
+        if copy.former:
+            live.settle(found.now)
     copied, seconds = sum(span.size for span in plan), time.monotonic() - began
     return Drained(sum(sizes.values()), seconds, copied, len(layout.offsets), moved)
 
@@ -184,7 +186,8 @@ def _noted(copy: HostCopy, layout: Layout, ranges: Sequence[DeviceRange], end: f
         except GcrError as error:
             log.warning("the next copy of %s reads all bytes: %s", copy.memory.name, error)
             return
-    books.settle({id: everywhere(copy.specs[id].size) for id in layout.offsets}, now)
+    books.cut = {id: everywhere(copy.specs[id].size) for id in layout.offsets}
+    books.settle(now)
     copy.live = books
 
 
