@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+parse = cache(ast.parse)
 VENDOR = {
     "cuda",
     "pynvml",
@@ -84,12 +85,7 @@ def sources(folder: Path) -> Iterator[Path]:
 
 
 def parsed(path: Path) -> ast.Module:
-    return parsed_text(path.read_text())
-
-
-@cache
-def parsed_text(text: str) -> ast.Module:
-    return ast.parse(text)
+    return parse(path.read_text())
 
 
 def ours(root: Path) -> list[Path]:

@@ -1,17 +1,17 @@
-"""The coordinator's decisions, in any order of events and with any failures: in the end no mix of states is left."""
+"""The coordinator's decisions, event by event."""
 
 import random
 
 import pytest
+from decided import NODES, after, all_came, begun
 from nodes_that_obey import CUT, Node, World
 
 from gcr.api.barriers import Barrier
-from gcr.cluster.coordination import Aim, Coordination, Phase, Task
+from gcr.cluster.coordination import Coordination, Phase, Task
 from gcr.cluster.messages import (
     Ask,
     Begin,
     Came,
-    Deadline,
     Direct,
     Done,
     Event,
@@ -19,8 +19,6 @@ from gcr.cluster.messages import (
     Finish,
     GiveUp,
     Go,
-    Keep,
-    Kept,
     Late,
     Left,
     Lost,
@@ -32,26 +30,6 @@ from gcr.cluster.messages import (
     Stopped,
 )
 from gcr.standstill.messages import Lead, Report
-
-NODES = ["a", "b", "c"]
-
-
-def begun(task: Task = Task.CHECKPOINT) -> Coordination:
-    coordination = Coordination.of(task, CUT, NODES)
-    coordination.start()
-    return coordination
-
-
-def after(coordination: Coordination, *events: Event) -> list[object]:
-    """Returns the orders that follow from the last of these events, without deadlines."""
-    orders: list[object] = []
-    for event in events:
-        orders = [order for order in coordination.on(event) if not isinstance(order, Deadline)]
-    return orders
-
-
-def all_came(coordination: Coordination, barrier: Barrier) -> list[object]:
-    return after(coordination, *(Came(node, barrier) for node in NODES))
 
 
 def suspending() -> Coordination:
@@ -258,185 +236,11 @@ def test_a_recovery_gives_up_what_waits_at_a_barrier():
     assert after(coordination, Stands("a", Place.HELD, "y")) == [GiveUp("a", "y"), Ask("a")]
 
 
-# ---- images ---------------------------------------------------------------------------------------------------------
-
-TO_STOP = Aim(Place.STOPPED, imaged=True)
-TO_RUN_ON = Aim(Place.RUNNING, imaged=True)
-TO_KEEP = Aim(Place.SUSPENDED, imaged=True)
-
-
-def durable(aim: Aim = TO_STOP) -> Coordination:
-    """Returns one whose nodes all stand still, and write their images."""
-    coordination = Coordination.of(Task.CHECKPOINT, CUT, NODES, aim)
-    coordination.start()
-    all_came(coordination, Barrier.ADMITTED)
-    all_came(coordination, Barrier.STILL)
-    return coordination
-
-
-def test_no_image_counts_before_all_are_durable_and_every_store_has_their_list():
-    coordination = durable()
-    assert after(coordination, Came("a", Barrier.DURABLE), Came("c", Barrier.DURABLE)) == []
-    assert after(coordination, Came("b", Barrier.DURABLE)) == [Keep(node) for node in NODES]
-    assert after(coordination, Came("b", Barrier.DURABLE), Kept("a"), Kept("a"), Kept("b")) == []
-    assert after(coordination, Kept("c")) == [Go(node, Barrier.DURABLE) for node in NODES]
-    assert after(coordination, Done("a"), Done("b"), Done("c")) == [Finish(Outcome.DONE)]
-    assert {*coordination.places.by_node.values()} == {Place.STOPPED}
-
-
-def test_a_store_that_does_not_take_the_list_has_all_run_on():
-    coordination = durable()
-    all_came(coordination, Barrier.DURABLE)
-    assert after(coordination, Kept("a"), Failed("b")) == [Ask("b"), GiveUp("a", CUT), GiveUp("c", CUT)]
-
-
-def test_a_list_that_is_not_written_in_time_has_all_run_on():
-    coordination = durable()
-    all_came(coordination, Barrier.DURABLE)
-    assert after(coordination, Kept("a"), Late(4)) == [GiveUp(node, CUT) for node in NODES]
-
-
-def test_a_daemon_that_dies_before_it_ends_its_processes_does_not_undo_the_image():
-    coordination = durable()
-    all_came(coordination, Barrier.DURABLE)
-    after(coordination, Kept("a"), Kept("b"), Kept("c"), Done("a"), Done("b"), Lost("c"))
-    assert after(coordination, Stands("c", Place.SUSPENDED, CUT)) == [Finish(Outcome.DONE)]
-
-
-def test_a_part_that_ran_on_after_the_last_go_has_those_that_were_stopped_made_again():
-    coordination = durable()
-    all_came(coordination, Barrier.DURABLE)
-    after(coordination, Kept("a"), Kept("b"), Kept("c"), Done("a"), Done("b"), Failed("c"))
-    orders = after(coordination, Stands("c", Place.RUNNING))
-    assert orders == [Restore("a", revives=True), Restore("b", revives=True)]
-
-
-def test_a_job_that_is_to_run_on_is_brought_back_where_its_daemon_died():
-    coordination = durable(TO_RUN_ON)
-    all_came(coordination, Barrier.DURABLE)
-    after(coordination, Kept("a"), Kept("b"), Kept("c"), Done("a"), Lost("b"))
-    assert after(coordination, Stands("b", Place.SUSPENDED, CUT)) == [Restore("b")]
-    assert after(coordination, Done("b"), Done("c")) == [Finish(Outcome.DONE)]
-
-
-def test_stopped_and_suspended_parts_of_one_cut_come_back_together():
-    coordination = Coordination.of(Task.RESTORE, CUT, NODES, TO_KEEP)
-    coordination.start()
-    stands = [Stands("a", Place.STOPPED, "x"), Stands("b", Place.SUSPENDED, "x"), Stands("c", Place.STOPPED, "x")]
-    assert after(coordination, *stands) == [Begin(node) for node in NODES]
-    after(coordination, Came("a", Barrier.READY), Failed("c", Left.REFUSED), Failed("b", Left.TAKEN_BACK))
-    assert after(coordination, Failed("a", Left.TAKEN_BACK)) == [Finish(Outcome.REFUSED)]
-    assert coordination.places.by_node == {"a": Place.STOPPED, "b": Place.SUSPENDED, "c": Place.AS_BEFORE}
-
-
-def test_a_recovery_leaves_a_whole_image_and_makes_stopped_parts_again_beside_running_ones():
-    whole = begun(Task.RECOVER)
-    stands = [Stands("a", Place.STOPPED, "x"), Stands("b", Place.SUSPENDED, "x"), Stands("c", Place.STOPPED, "x")]
-    assert after(whole, *stands) == [Finish(Outcome.DONE)]
-    mixed = begun(Task.RECOVER)
-    stands[1] = Stands("b", Place.RUNNING)
-    assert after(mixed, *stands) == [Restore("a", revives=True), Restore("c", revives=True)]
-
-
 def test_messages_of_a_node_do_not_grow_with_the_number_of_nodes():
     for number in (10, 1000):
         world = World.of(random.Random(1), Task.CHECKPOINT, [Node(str(n)) for n in range(number)], 0.0)
         assert world.run(most=1000 * number) is Outcome.DONE
         assert world.messages < 10 * number
-
-
-# ---- any order, any failures ----------------------------------------------------------------------------------------
-
-
-def is_mix(world: World) -> bool:
-    return len({node.suspended for node in world.nodes.values()}) > 1
-
-
-def recovered(world: World) -> World:
-    """Lets every node answer again, and has a new coordinator recover the job, whose parts were taken back by then."""
-    for node in world.nodes.values():
-        world.left_alone(node)
-        node.unreachable = node.given_up = node.cannot_restore = False
-        node.at = None
-    again = World.of(world.chance, Task.RECOVER, [*world.nodes.values()], 0.0)
-    assert again.run() is Outcome.DONE
-    return again
-
-
-@pytest.mark.parametrize("task", [Task.CHECKPOINT, Task.RESTORE])
-@pytest.mark.parametrize("faults", [0.0, 0.05, 0.5, 1.0])
-def test_no_mix_is_left_in_whichever_order_things_happen_and_fail(task: Task, faults: float):
-    outcomes, led = set(), 0
-    for seed in range(400):
-        chance = random.Random(f"{task} {faults} {seed}")
-        suspended = task is Task.RESTORE
-        nodes = [Node(str(n), suspended, "x" if suspended else "") for n in range(chance.randint(1, 6))]
-        for node in nodes:
-            node.behind = chance.choice((0, 0, 0, 3))
-        if faults == 1.0:
-            chance.choice(nodes).cannot_restore = chance.random() < 0.5
-        world = World.of(chance, task, nodes, faults)
-        outcome = world.run()
-        outcomes.add(outcome)
-        led += world.coordination.together.orders > 0
-        if outcome is not Outcome.UNSETTLED:
-            assert not is_mix(world), (seed, world)
-            at_goal = all(node.suspended is (task is Task.CHECKPOINT) for node in nodes)
-            assert at_goal is (outcome is Outcome.DONE), (seed, outcome, world)
-        assert not is_mix(recovered(world)), (seed, world)
-    assert outcomes == ({Outcome.DONE} if faults == 0.0 else {*Outcome})
-    assert (led >= 10) is (task is Task.CHECKPOINT), led
-
-
-@pytest.mark.parametrize("aim", [TO_STOP, TO_RUN_ON, TO_KEEP], ids=["stop", "run on", "suspend"])
-@pytest.mark.parametrize("task", [Task.CHECKPOINT, Task.RESTORE])
-@pytest.mark.parametrize("faults", [0.0, 0.05, 0.5, 1.0])
-def test_no_mix_is_left_of_an_image_in_whichever_order_things_happen_and_fail(task: Task, faults: float, aim: Aim):
-    outcomes = set()
-    for seed in range(200):
-        chance = random.Random(f"image {task} {aim.place} {faults} {seed}")
-        away = task is Task.RESTORE
-        nodes = [
-            Node(str(n), away, "x" * away, stopped=away and chance.random() < 0.8) for n in range(chance.randint(1, 6))
-        ]
-        if faults == 1.0:
-            chance.choice(nodes).cannot_restore = chance.random() < 0.5
-        world = World.of(chance, task, nodes, faults, aim)
-        outcome = world.run()
-        outcomes.add(outcome)
-        if outcome is not Outcome.UNSETTLED:
-            assert not is_mix(world), (seed, world)
-        if outcome is Outcome.DONE:
-            there = task is Task.CHECKPOINT and aim.place is not Place.RUNNING
-            assert {node.suspended for node in nodes} == {there}, (seed, world)
-            assert away or all(node.kept for node in nodes), (seed, world)
-        assert not is_mix(recovered(world)), (seed, world)
-    assert outcomes == {Outcome.DONE} if faults == 0.0 else {Outcome.DONE, Outcome.TAKEN_BACK} <= outcomes
-
-
-@pytest.mark.parametrize("aim", [TO_STOP, TO_RUN_ON], ids=["stop", "run on"])
-def test_a_coordinator_that_dies_at_any_instant_of_an_image_is_replaced(aim: Aim):
-    for seed in range(400):
-        chance = random.Random(f"death image {aim.place} {seed}")
-        world = World.of(chance, Task.CHECKPOINT, [Node(str(n)) for n in range(4)], 0.1, aim)
-        world.obey(world.coordination.start())
-        for _ in range(chance.randrange(90)):
-            if not world.outcome:
-                world.step()
-        assert not is_mix(recovered(world)), (seed, world)
-
-
-@pytest.mark.parametrize("task", [Task.CHECKPOINT, Task.RESTORE])
-def test_a_coordinator_that_dies_at_any_instant_is_replaced(task: Task):
-    for seed in range(400):
-        chance = random.Random(f"death {task} {seed}")
-        suspended = task is Task.RESTORE
-        world = World.of(chance, task, [Node(str(n), suspended, "x" if suspended else "") for n in range(4)], 0.1)
-        world.obey(world.coordination.start())
-        for _ in range(chance.randrange(60)):
-            if not world.outcome:
-                world.step()
-        assert not is_mix(recovered(world)), (seed, world)
 
 
 def test_it_says_nothing_once_it_is_over():
