@@ -1,8 +1,6 @@
 """A job that arrives, or that comes back: its images, its processes, and the end of what is not wanted any more."""
 
 import logging
-import os
-import signal
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -23,6 +21,7 @@ from gcr.migration_helper import commands
 from gcr.migration_helper.telling import Tell
 from gcr.migrationerrors import NoSuchMigration
 from gcr.rendezvous.client import Client
+from gcr.trees import end_all, tree_of
 
 log = logging.getLogger("gcr.migration")
 
@@ -191,9 +190,7 @@ def _end_arrived(job: str, images: Collection[str]) -> None:
             row = next((each for each in client.jobs().jobs if each.job == job), None)
         if row is None or row.only_in is None or row.only_in.image not in images:
             return
-        for pid in {each.pid for each in row.processes} | ({row.pid} if row.pid else set()):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_all(job, tree_of([pid for pid in (row.pid, *(each.pid for each in row.processes)) if pid]))
         if time.monotonic() > end:
             raise RolledBack(f"the processes of {job} that had arrived do not end", hint="gcr ps")
         time.sleep(_LOOK_S)

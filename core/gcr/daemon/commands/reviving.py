@@ -16,12 +16,12 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.images.imaging import NO_TIMEOUT
 from gcr.daemon.jobs import Job
 from gcr.daemon.permission import Caller
-from gcr.daemon.trees import end_all, tree_of
 from gcr.errors import GcrError, NoSuchJob
 from gcr.job.runs import STOPPED
 from gcr.library.answers import asked
 from gcr.rendezvous.launch import daemon_environment
 from gcr.runtime import socket_path
+from gcr.trees import end_all, tree_of
 
 GONE_S = 10.0  # for the supervisor of the job to say that it has ended
 POLL = 0.01

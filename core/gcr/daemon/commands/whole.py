@@ -38,7 +38,6 @@ from gcr.daemon.images.imaging import NO_TIMEOUT, Imaging
 from gcr.daemon.images.outlet import failing, withdraw
 from gcr.daemon.jobs import Job
 from gcr.daemon.recall import recall_program
-from gcr.daemon.trees import end_all, tree_of
 from gcr.daemon.worlds import STATE
 from gcr.dumpfolder import dump_folder
 from gcr.engine.node import Course
@@ -54,6 +53,7 @@ from gcr.peers.criu import CriuPeer
 from gcr.processes import identify
 from gcr.protocol.operations.criu import Look, Seen
 from gcr.runtime import socket_path
+from gcr.trees import end_all, tree_of
 
 log = logging.getLogger("gcr.daemon")
 

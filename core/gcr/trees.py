@@ -9,15 +9,16 @@ from contextlib import suppress
 
 from gcr.processes import ProcessIdentity, alive, descendants, identify
 
-log = logging.getLogger("gcr.daemon")
+log = logging.getLogger("gcr.trees")
 
 POLL = 0.005
 END_S = 30.0  # for the processes to end
 
 
 def tree_of(pids: Sequence[int]) -> Sequence[ProcessIdentity]:
-    """Returns these processes, the first of which is the program, and its descendants."""
-    return [each for pid in sorted({*pids, *descendants(pids[0])}) if (each := identify(pid))]
+    """Returns these processes that live, the first of which is the program, and its descendants."""
+    below = descendants(pids[0]) if pids else ()
+    return [each for pid in sorted({*pids, *below}) if (each := identify(pid))]
 
 
 def end_all(job: str, tree: Sequence[ProcessIdentity]) -> None:
