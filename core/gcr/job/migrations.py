@@ -71,9 +71,9 @@ class Migrations(Struct, frozen=True):
 
     @classmethod
     def here(cls) -> "Migrations":
-        """Raises UnsafeRuntime."""
+        """Makes no folder: a job comes back on a full disk, too. Raises UnsafeRuntime."""
         host = blake2b(socket.gethostname().encode(), digest_size=8).hexdigest()
-        return cls(own_directory(own_directory(state_dir() / "migrations") / host))
+        return cls(state_dir() / "migrations" / host)
 
     def of(self, job: str) -> Migration | None:
         """Returns the record of a job that moves, or has moved. Raises NoRecord where it does not read back."""
@@ -87,8 +87,11 @@ class Migrations(Struct, frozen=True):
 
     def all(self) -> list[Migration]:
         """Returns every record. Raises NoRecord where one does not read back."""
-        found = (self.of(path.stem) for path in listed(self.folder, ".json"))
-        return [each for each in found if each]
+        try:
+            paths = listed(self.folder, ".json")
+        except FileNotFoundError:  # no job has moved yet
+            return []
+        return [each for path in paths if (each := self.of(path.stem))]
 
     def begin(self, record: Migration) -> None:
         """Raises MigrationUnderWay where another migration of the job is not over; OSError."""
@@ -136,6 +139,9 @@ class Migrations(Struct, frozen=True):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
+        """Makes the folder. Raises UnsafeRuntime, OSError."""
+        own_directory(self.folder.parent)
+        own_directory(self.folder)
         fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)

@@ -35,6 +35,16 @@ def record(stage: Stage, id: str = ID) -> Migration:
     return Migration(id=id, job="llm", stage=stage, peer="node-2", store="/s")
 
 
+def test_a_question_makes_no_folder_and_a_record_makes_one_of_its_own(here: Migrations) -> None:
+    """A job comes back where nothing can be written."""
+    assert (here.of("llm"), here.all()) == (None, [])
+    refuse_to_run("llm", None)
+    refuse_to_return("llm")
+    assert not here.folder.parent.exists()
+    here.begin(record(Stage.COPYING))
+    assert {each.stat().st_mode & 0o777 for each in (here.folder, here.folder.parent)} == {0o700}
+
+
 @given(st.lists(st.sampled_from([Stage.LEAVING, Stage.GIVEN, Stage.KEPT]), max_size=6))
 def test_a_job_that_was_given_away_or_kept_stays_so(tmp_path_factory: pytest.TempPathFactory, asked: list[Stage]):
     here, stage = Migrations(tmp_path_factory.mktemp("records")), Stage.COPYING
