@@ -19,6 +19,7 @@ from gcr.converting import convert
 
 _MOST = 64 << 10  # bytes of a note
 _LOOK_S = 0.05
+_GLANCE_S = 0.25  # for those that look whether the file is locked: they lock it for an instant
 
 
 class Note(Struct, frozen=True):
@@ -53,10 +54,7 @@ def taken(path: Path) -> Iterator[Place]:
     """Locks the file within the block, and empties it at the end. Raises Runs, OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Runs(_note_in(fd)) from None
+        _lock(fd)
         try:
             os.ftruncate(fd, 0)
             yield Place(fd)
@@ -64,6 +62,20 @@ def taken(path: Path) -> Iterator[Place]:
             os.ftruncate(fd, 0)
     finally:
         os.close(fd)
+
+
+def _lock(fd: int) -> None:
+    """Raises Runs."""
+    until = time.monotonic() + _GLANCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise Runs(_note_in(fd)) from None
+            time.sleep(_LOOK_S)
+        else:
+            return
 
 
 def found(path: Path) -> Note | None:

@@ -1,5 +1,6 @@
 """A file names a program while it runs: also once the program was killed, and never another one with its pid."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -50,6 +52,17 @@ def test_a_program_is_found_while_it_runs_and_ended(tmp_path: Path) -> None:
         assert process.wait(30) == 0
     assert (background.found(path), path.read_bytes()) == (None, b"")
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_look_at_the_file_is_not_taken_for_a_program(tmp_path: Path) -> None:
+    """A look locks the file for an instant."""
+    path = tmp_path / "note"
+    path.touch()
+    looking = os.open(path, os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    Timer(0.02, os.close, (looking,)).start()
+    with background.taken(path):
+        pass
 
 
 def test_a_note_that_was_left_behind_names_no_program(tmp_path: Path) -> None:
