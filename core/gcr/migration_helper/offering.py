@@ -21,7 +21,7 @@ from msgspec.json import decode, encode
 
 from gcr.api.migrations import Exchange, Offer, Offered
 from gcr.cluster.keys import Keys
-from gcr.errors import GcrError, LibraryMissing, UsageError
+from gcr.errors import DeadlinePassed, GcrError, LibraryMissing, UsageError
 from gcr.image.store.location import store_path
 from gcr.job.migrations import Migrations
 from gcr.listening import listening, url_of
@@ -37,7 +37,7 @@ def offered(step: Offer) -> Offered:
     """Begins to offer the store. Raises LibraryMissing, PortInUse, DeadlinePassed, UsageError."""
     ours, theirs = socket.socketpair()
     with ours, theirs, open_log("migration.log") as out:
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "gcr.migration_helper.offering", str(theirs.fileno()), step.job, step.id, step.host],
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -48,7 +48,13 @@ def offered(step: Offer) -> Offered:
         )
         theirs.close()
         ours.settimeout(START_S)
-        said = _all_of(ours)
+        try:
+            said = _all_of(ours)
+        except TimeoutError as late:
+            process.kill()
+            process.wait()
+            text = f"the exchange of the migration has not started after {START_S:g} s"
+            raise DeadlinePassed(text, hint="gcr daemon logs") from late
     try:
         body = decode(said)
     except DecodeError:
