@@ -17,7 +17,7 @@ from gcr.library.answers import asked
 log = logging.getLogger(__name__)
 
 LIMIT_S = 30.0
-_DRIVERS = ("driver_branch", "runtime")  # the checks of backends whose evidence has the driver's version
+_DRIVERS = ("driver_branch", "runtime")  # checks of backends: their evidence has the driver's version
 
 
 class Hardware(Struct, frozen=True):

@@ -25,7 +25,7 @@ class Found(Struct, frozen=True):
 
 
 def newest(image: str, there: There) -> Found:
-    """Returns the newest cut whose root is on a node, and whose parts are all on nodes.
+    """Returns the newest whole cut: a node has its root, and each part is on a node.
 
     Raises NoSuchImage where no node has a part, CutIncomplete where no cut has all of its parts.
     """

@@ -1,8 +1,8 @@
 """The coordinator leads the ranks of all nodes to one standstill: answers in, orders out; no socket and no clock.
 
-Nodes whose ranks come to rest by themselves need none of this. Where one does not, a kernel there may wait for a call
-that the gate of another node holds. Then the decision for one machine (gcr.standstill.decision) is made here, on the
-reports of all ranks:
+If all ranks of every node come to rest by themselves, none of this is needed. If a rank does not, its kernel may wait
+for a call that the gate of another node holds. Then the decision for one machine (gcr.standstill.decision) is made
+here, on the reports of all ranks:
 
     look       every node says what its ranks look like; then it is decided
     admit      nodes admit the calls that were decided on; once all have, every node looks again
@@ -83,7 +83,7 @@ class Standstill(Struct):
         return cause_of(self._all_reports()).told(names.__getitem__)
 
     def want(self) -> None:
-        """Takes note of a node whose ranks do not come to rest by themselves."""
+        """Notes that the ranks of a node do not come to rest by themselves."""
         if self.stage is Stage.ALONE:
             self.stage = Stage.WANTED
 

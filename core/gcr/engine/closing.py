@@ -90,7 +90,7 @@ class Closing(Struct):
         return self.now() >= last + self.rules.still
 
     def quiesce(self) -> None:
-        """Has every process, whose devices are idle, synchronise once more. Raises Stuck, PeerGone, DriverError …"""
+        """Has every process synchronise once more. Their devices are idle. Raises Stuck, PeerGone, DriverError …"""
         self._all(lambda target: target.process.agent.quiesce(target.transaction, self.left(), 0))
 
     @contextmanager

@@ -116,7 +116,7 @@ class Ledger(Struct):
     def forget_free(self, nbytes: int, which: Callable[[str], bool]) -> list[Segment]:
         """Removes free segments of these owners, used ones first, until `nbytes` are gone. Returns them.
 
-        Of the used ones those come last with bytes that their owner may want again.
+        Used segments that their owner may want again, with their bytes, come after the other used ones.
         """
         gone: list[Segment] = []
         for part in sorted(self.free, key=lambda s: (self.free[s] == "", s in self.left)):

@@ -33,7 +33,7 @@ def migrate(between: Between) -> Result:
 
 
 def recover(between: Between) -> Result:
-    """Settles a migration whose coordinator has died. Raises NoSuchMigration, CannotMigrate, and a node's error."""
+    """Settles a migration after its coordinator has died. Raises NoSuchMigration, CannotMigrate, and a node's error."""
     steps = Steps(between)
     steps.learn()
     return _carried_out(steps, Coordination(Task.RECOVER))

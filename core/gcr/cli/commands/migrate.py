@@ -62,7 +62,7 @@ def _address(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 @click.option(
     "--host", metavar="ADDRESS", callback=_address, help="The IP address of the source, for the target; default: Ray's."
 )
-@click.option("--recover", is_flag=True, help="Settle a migration whose coordinator has died.")
+@click.option("--recover", is_flag=True, help="Settle the migration after the command that made it has died.")
 @address_option
 @common_options
 @click.pass_obj

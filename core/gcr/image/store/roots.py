@@ -93,7 +93,7 @@ class Roots(Struct, frozen=True):
     def older(self, image: str, cut: str) -> Iterator[Manifest]:
         """Yields the parts of an image that are older than that of `cut`, of the same job, if the root of that is here.
 
-        One without a root is of a cut that was given up, or whose root is on other nodes; that cut is older as well.
+        A part without a root counts as well: its cut was given up, or other nodes have the root.
         """
         found = [*self.parts(image, None)]
         kept = [part.manifest for part in found if part.root and part.root.cut == cut]
