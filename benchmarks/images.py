@@ -14,13 +14,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from program import COMMAND_SECONDS, Program, gcr, stop_daemon
+from program import COMMAND_SECONDS, Program, daemons_with, gcr, stop_daemon
 
 from gcr.memory.hostmemory import available_host_bytes
 from gcr.rendezvous.client import Client
@@ -233,19 +233,9 @@ def _sorted(slices: Sequence[Slice], images: Sequence[Taken]) -> dict[str, list[
 # ---- small things ---------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def arena_of(size: int) -> Iterator[None]:
+def arena_of(size: int) -> AbstractContextManager[None]:
     """Of daemons that start within it."""
-    before = os.environ.get(SHARE)
-    os.environ[SHARE] = f"{size / available_host_bytes():.9f}"
-    try:
-        yield
-    finally:
-        stop_daemon()
-        if before is None:
-            del os.environ[SHARE]
-        else:
-            os.environ[SHARE] = before
+    return daemons_with(SHARE, f"{size / available_host_bytes():.9f}")
 
 
 @contextmanager

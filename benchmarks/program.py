@@ -6,7 +6,8 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -125,3 +126,18 @@ def gcr(*words: str) -> dict[str, Any]:
 def stop_daemon() -> None:
     """So that the next job starts with everything cold. There may be none."""
     subprocess.run([*GCR, "daemon", "stop"], capture_output=True, timeout=COMMAND_SECONDS, check=False)
+
+
+@contextmanager
+def daemons_with(setting: str, value: str) -> Iterator[None]:
+    """Gives daemons that start within it this environment variable."""
+    before = os.environ.get(setting)
+    os.environ[setting] = value
+    try:
+        yield
+    finally:
+        stop_daemon()
+        if before is None:
+            del os.environ[setting]
+        else:
+            os.environ[setting] = before

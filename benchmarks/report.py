@@ -148,6 +148,17 @@ def _resident(found: Pieces) -> Iterator[Line]:
             )
 
 
+def _kept_copy(found: Pieces) -> Iterator[Line]:
+    if ways := found.get("kept-copy"):
+        for way, what in (("fresh", "everything copied"), ("kept", "what changed copied")):
+            for share in sorted({row["share"] for row in ways.get(way, ()) if row["share"] is not None}):
+                rows = [row for row in ways[way] if row["share"] == share]
+                text = f"{_of(rows, 'out_vram_free_s'):.3f} s, {_of(rows, 'out_bytes_copied') / (1 << 30):.2f} GiB"
+                yield f"out, {share:.0%} changed, {what}", text, "", ""
+        wrong = sum(not row["bytes_right"] for rows in ways.values() for row in rows)
+        yield _judged("kept copies: cycles with a wrong byte", wrong, f"{wrong}", 0, "0")
+
+
 def _cold(found: Pieces) -> Iterator[Line]:
     if row := found.get("cold"):
         warm = _of(row["warm"], "in_total_s")
@@ -236,6 +247,7 @@ _SECTIONS: Sequence[Callable[[Pieces], Iterator[Line]]] = (
     _just_grown,
     _first_live,
     _resident,
+    _kept_copy,
     _cold,
     _later,
     _handles,

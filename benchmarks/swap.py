@@ -17,6 +17,7 @@ import control  # noqa: E402
 import firsts  # noqa: E402
 import host_memory  # noqa: E402
 import images  # noqa: E402
+import kept_copy  # noqa: E402
 import later  # noqa: E402
 import link  # noqa: E402
 import overhead  # noqa: E402
@@ -73,6 +74,7 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         "image-standstill": lambda: standstill.measure(gib),
         "resident-8": lambda: resident.measure(images.program(8)),
         "resident-32": lambda: resident.measure(images.program(32)),
+        "kept-copy": lambda: kept_copy.measure(images.program(gib)),
         "serve-room": lambda: serve_swaps.of_gcr(testbed.gib_of_two(gib), serve_swaps.Parked.AWAY),
         "serve-there": lambda: serve_swaps.of_gcr(testbed.gib_of_two(gib), serve_swaps.Parked.THERE),
         "serve-warm": lambda: serve_swaps.of_gcr(testbed.gib_of_two(gib), serve_swaps.Parked.WARM),

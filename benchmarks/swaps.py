@@ -17,7 +17,7 @@ CYCLES = 5
 SETTLE_SECONDS = 20.0
 HERE = Path(__file__).resolve().parent
 OUT = ("bytes", "strategy", "vram_free_s", "stop_s", "drain_s", "drain_bytes_per_s", "control_s", "resident_bytes")
-CHECKPOINT = (*OUT, "phases_s", "cli_wall_s")
+CHECKPOINT = (*OUT, "bytes_copied", "phases_s", "cli_wall_s")
 RESTORE = ("refill_s", "refill_bytes_per_s", "control_s", "total_s", "resident_bytes", "phases_s", "cold", "cli_wall_s")
 Row = dict[str, Any]
 

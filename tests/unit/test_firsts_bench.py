@@ -14,8 +14,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import firsts
 import host_memory
 import images
+import kept_copy
 import program
 import report
+import testbed
 
 from gcr.testing.machine import SimulatedMachine
 
@@ -81,6 +83,19 @@ def test_first_live_images(simulated: SimulatedMachine, monkeypatch: pytest.Monk
     assert set(found["hashes"]) == set(firsts.PROBES)
     (line,) = report._first_live({"first-live": found})
     assert line[3] in ("yes", "NO")
+
+
+@pytest.mark.slow
+def test_copies_that_jobs_leave_behind(simulated: SimulatedMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of the chunks is copied where the copy is kept, once the device was ready to hash; else all of them."""
+    monkeypatch.setattr(testbed, "used_bytes", lambda: 0)
+    monkeypatch.setattr(testbed, "bytes_of", lambda pid: 0)
+    *_, ways = kept_copy.measure(images.program(1 / 16, "--plain"), settle=2.0)
+    assert all(row["bytes_right"] for rows in ways.values() for row in rows)
+    assert {row["out_bytes_copied"] for row in ways["fresh"]} == {64 * MIB}
+    copied = {row["share"]: row["out_bytes_copied"] for row in ways["kept"]}
+    assert copied[0.0] == 0 < copied[0.01] < copied[0.1] < copied[1.0] == 64 * MIB
+    assert len(list(report._kept_copy({"kept-copy": ways}))) == 9
 
 
 @pytest.mark.slow
