@@ -55,7 +55,7 @@ class Config:
     )
     prepare_arena: bool = _setting(True, "fill and pin the arena in the background, so that a checkpoint need not")
     keep_copy: bool = _setting(
-        False,
+        True,
         "a job that comes back leaves its copy in the arena while no job needs the room; "
         "its next checkpoint copies only what has changed since",
     )

@@ -133,8 +133,8 @@ BROKEN = "a device, its driver or gcr computes wrongly: gcr doctor; report it wi
 
 class HashMissed(RolledBack):
     """`--paranoid` found bytes that differ where their hashes do not; the job runs on, or is back, and there is no
-    image. That is a fault of the device, its driver or gcr: `gcr doctor`, a look at the device's own error counters,
-    and a report with the log.
+    image or copy. That is a fault of the device, its driver or gcr: `gcr doctor`, a look at the device's own error
+    counters, and a report with the log.
     """
 
     code = "hash_missed"

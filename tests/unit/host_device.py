@@ -101,7 +101,9 @@ class Device:
 @contextmanager
 def process(device: Device, *, leaves_copies: bool = False, arena_bytes: int = 1 << 30) -> Iterator[Holding]:
     arena = Arena(lambda _at, _n: None, lambda _at: None, segment_bytes=2 << 20, limit_bytes=arena_bytes, threads=2)
-    attachment = cast("Any", SimpleNamespace(drain=device, hashes_itself=lambda: True))
+    attachment = cast(
+        "Any", SimpleNamespace(drain=device, hashes_itself=lambda: True, hashed_beside=lambda _copy, _hash: None)
+    )
     made = Holding(attachment, arena, "GPU-1", "llm/7", leaves_copies=leaves_copies)
     try:
         yield made

@@ -286,3 +286,25 @@ def test_a_refill_that_takes_longer_than_the_driver_keeps_its_queue_full(
     assert not serving._paced(1)
     holdings.driver_at_work("llm/1", 0.5)
     assert (serving._paced(longest - 1), serving._paced(longest + 1)) == (True, False)
+
+
+class Hashing(Drain):
+    """Hashes by a kernel of its own."""
+
+    def make_ready_to_hash(self, _timeout: float) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("copying", "hashing", "quick"), [(0.01, 0.2, True), (2.0, 3.9, True), (0.3, 0.7, False), (0.01, 0.3, False)]
+)
+def test_a_device_that_hashes_much_slower_than_it_copies_is_not_asked_to(
+    copying: float, hashing: float, quick: bool
+) -> None:
+    attachment = Attachment(Hashing)
+    assert attachment.attach()
+    attachment.make_ready_to_hash(1.0)
+    assert attachment.hashes_itself()
+    attachment.hashed_beside(copying, hashing)
+    attachment.make_ready_to_hash(1.0)
+    assert attachment.hashes_itself() is quick

@@ -1,5 +1,6 @@
 """A process leaves its copy in the arena when it comes back, and its next copy reads only what has changed since."""
 
+import itertools
 import os
 import random
 import sys
@@ -64,11 +65,12 @@ def test_each_copy_has_what_lies_there_and_reads_what_has_changed(acts: list[lis
             if number - 1 in busy:
                 arena = held.copy(number).arena
                 arena.give_back(arena.take("other", 20 * MIB))
+            rests = held.copy(number).former._rest  # type: ignore[union-attr]
             read = leave(held, device, number)
             total = sum(map(len, device.memory_of.values()))
             kept = {id: data for id, data in before.items() if id in device.memory_of}
             wasted = sum(map(len, before.values())) - sum(map(len, kept.values()))
-            if number - 1 not in busy and not wasted:
+            if number - 1 not in busy and not wasted and not rests:
                 assert read == changed(before, device)
             assert read in (changed(before, device), total)
 
@@ -90,6 +92,26 @@ def held(device: Device) -> Iterator[Holding]:
 def test_a_chunk_that_changed_once_is_read_once(held: Holding, device: Device) -> None:
     device.put(1, written(device.holds(1), 2, 7))
     assert [leave(held, device, number) for number in (2, 3)] == [CHUNK_BYTES, 0]
+
+
+def test_copies_that_were_of_no_use_are_followed_by_some_that_are_not_compared(held: Holding, device: Device) -> None:
+    """A program that changes everything does not stand still for each hash. One that stops doing so is noticed."""
+    numbers = itertools.count(2)
+
+    def copies(count: int, rewritten: bool) -> list[int]:
+        read = []
+        for number in itertools.islice(numbers, count):
+            if rewritten:
+                device.put(1, random.Random(100 + number).randbytes(BIG))
+            read.append(leave(held, device, number))
+        return read
+
+    assert copies(1, rewritten=True) == [BIG]
+    assert copies(2, rewritten=False) == [BIG, 0]
+    assert copies(3, rewritten=True) == [BIG] * 3
+    assert copies(4, rewritten=False) == [BIG, BIG, BIG, 0]
+    assert copies(40, rewritten=True) == [BIG] * 40
+    assert 0 in copies(16, rewritten=False)
 
 
 def test_nothing_is_left_unless_it_is_asked_for(device: Device) -> None:

@@ -38,7 +38,6 @@ REFUSED: list[tuple[type[Request], dict[str, Any], str]] = [
     (CheckpointRequest, {"target": "llm", "live": True}, "for a checkpoint with an image"),
     (CheckpointRequest, {"target": "llm", "leave_running": True}, "for a checkpoint with an image"),
     (CheckpointRequest, {"target": "llm", "stop": True}, "for a checkpoint with an image"),
-    (CheckpointRequest, {"target": "llm", "paranoid": True}, "for a checkpoint with an image"),
     (CheckpointRequest, {"target": "llm", "max_bytes_per_s": 9.0}, "for a checkpoint with an image"),
     (CheckpointRequest, {"target": "llm", "wait": "durable"}, "for a checkpoint with an image"),
     (CheckpointRequest, {**IMAGE, "context_later": True}, "choose one"),

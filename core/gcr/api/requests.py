@@ -191,7 +191,7 @@ class CheckpointRequest(LeaveRequest, frozen=True, kw_only=True, forbid_unknown_
         if self.allow and not self.whole:
             raise UsageError("what CRIU may do is for a checkpoint of processes: --processes, or --stop")
         if self.image is None and self._about_an_image():
-            how = "live, leave-running, stop, processes, container, paranoid, a rate and waiting for a disk"
+            how = "live, leave-running, stop, processes, container, a rate and waiting for a disk"
             raise UsageError(f"{how} are for a checkpoint with an image")
         if self.leave_running and self.data_only:
             raise UsageError("data-only takes a job off its device, leave-running does not: choose one")
@@ -215,7 +215,7 @@ class CheckpointRequest(LeaveRequest, frozen=True, kw_only=True, forbid_unknown_
         return not self.resident and self.image is None
 
     def _about_an_image(self) -> bool:
-        how = (self.live, self.leave_running, self.whole, self.container, self.paranoid, self.max_bytes_per_s)
+        how = (self.live, self.leave_running, self.whole, self.container, self.max_bytes_per_s)
         return any(how) or self.wait != "vram"
 
 

@@ -116,7 +116,7 @@ class Job:
 
         `image`: a name under which its device memory is written to disk as well, in the background unless `wait` is
         "durable"; into `store`, else where images are kept. `live` copies while it runs, `leave_running` does not take
-        it off the device, `paranoid` compares bytes and not hashes alone: for an image, as the rate is. `processes`
+        it off the device, `paranoid` compares bytes and not hashes alone. `processes`
         saves its processes as well; `stop` does, and ends them: `gcr.restore` brings them back. `container` leaves them
         to a container's runtime. `allow` is that of the command. The key of an encrypted store is in `key_file`, or
         printed by `key_command`, else where the settings say.

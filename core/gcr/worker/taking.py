@@ -165,6 +165,8 @@ def copy_out(copy: HostCopy, deadline: float, progress: Progress, paranoid: bool
         if copy.former:
             live.settle(found.now)
     copied, seconds = sum(span.size for span in plan), time.monotonic() - began
+    if copy.former:
+        copy.former.judge(copied, sum(sizes.values()))
     return Drained(sum(sizes.values()), seconds, copied, len(layout.offsets), moved)
 
 
@@ -178,14 +180,17 @@ def _noted(copy: HostCopy, layout: Layout, ranges: Sequence[DeviceRange], end: f
         yield
         return
     books, hash = LiveCopy(layout), copy.memory.drain.hash
+    began = time.monotonic()
     with ThreadPoolExecutor(1, "gcr-hash") as pool:
-        hashed = pool.submit(hash, ranges, books.key, CHUNK_BYTES, max(0.0, end - time.monotonic()))
+        hashed = pool.submit(hash, ranges, books.key, CHUNK_BYTES, max(0.0, end - began))
         yield
+        copying = time.monotonic() - began
         try:
             now = hashed.result().digests
         except GcrError as error:
             log.warning("the next copy of %s reads all bytes: %s", copy.memory.name, error)
             return
+        copy.memory.attachment.hashed_beside(copying, time.monotonic() - began)
     books.cut = {id: everywhere(copy.specs[id].size) for id in layout.offsets}
     books.settle(now)
     copy.live = books

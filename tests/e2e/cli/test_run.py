@@ -142,8 +142,6 @@ def test_the_library_asks_for_images(daemon: FakeDaemon, tmp_path: Path) -> None
     assert restore == {"op": "restore", **where}
     with pytest.raises(UsageError):
         job.checkpoint(live=True)
-    with pytest.raises(UsageError):
-        job.checkpoint(paranoid=True)
 
 
 def test_a_report_cannot_be_changed(daemon: FakeDaemon) -> None:

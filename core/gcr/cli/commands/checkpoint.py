@@ -74,7 +74,7 @@ from gcr.image.store.location import store_of
     multiple=True,
     help="With --processes or --stop: let CRIU save what it refuses otherwise, in this way; again for more.",
 )
-@click.option("--paranoid", is_flag=True, help="Compare bytes, not hashes alone: it stops for a copy of everything.")
+@click.option("--paranoid", is_flag=True, help="Compare bytes, not hashes alone: it stops until all are read.")
 @store_option
 @common_options
 @click.pass_obj
