@@ -18,8 +18,9 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -37,14 +38,15 @@ class Bucket:
     """A link of so many bytes a second, in one direction."""
 
     def __init__(self, rate: float) -> None:
-        self._rate, self._free_at = rate, 0.0
+        self._rate, self._free_at, self._lock = rate, 0.0, threading.Lock()
 
-    async def take(self, size: int) -> None:
-        """Returns once the link has carried so many more bytes."""
-        now = time.monotonic()
-        self._free_at = max(self._free_at, now - BURST_S) + size / self._rate
-        if self._free_at > now + LEAST_S:
-            await asyncio.sleep(self._free_at - now)
+    def wait_s(self, size: int) -> float:
+        """Returns the seconds until the link has carried so many more bytes."""
+        with self._lock:
+            now = time.monotonic()
+            self._free_at = max(self._free_at, now - BURST_S) + size / self._rate
+            left = self._free_at - now
+        return left if left > LEAST_S else 0.0
 
 
 def offer(store: Path, rate: float, files: Sequence[str]) -> None:
@@ -58,7 +60,7 @@ def offer(store: Path, rate: float, files: Sequence[str]) -> None:
 
     class Bounded(Exchange):
         async def send(self, answer: Any, data: bytes) -> None:
-            await link.take(len(data))
+            await asyncio.sleep(link.wait_s(len(data)))
             await super().send(answer, data)
 
     async def serve() -> None:
@@ -77,19 +79,19 @@ def offer(store: Path, rate: float, files: Sequence[str]) -> None:
 def pull(store: Path, rate: float, files: Sequence[str], ports: Sequence[int], piece: int) -> None:
     """A pull alone in this process. It begins after a line of input; prints what it took."""
     from gcr.image.crypto.cipher import PLAIN
-    from gcr.image.exchange import coming, giver
+    from gcr.image.exchange import coming, lines
     from gcr.image.exchange.address import PeerAddress, client_tls
     from gcr.image.exchange.pulling import Peers, pull_from_peers
     from gcr.image.remote.transfer import Transfer
 
-    link, real = Bucket(rate), giver.parts
+    link, real = Bucket(rate), lines.Line.part
 
-    async def bounded(answer: Any) -> AsyncIterator[bytes]:
-        async for part in real(answer):
-            await link.take(len(part))
-            yield part
+    def bounded(line: lines.Line, answer: Any, into: memoryview) -> int:
+        size = real(line, answer, into)
+        time.sleep(link.wait_s(size))
+        return size
 
-    giver.parts, coming.LEAST_PIECE = bounded, piece
+    lines.Line.part, coming.LEAST_PIECE = bounded, piece  # type: ignore[method-assign]
     addresses = [PeerAddress("127.0.0.1", port, bool(files)) for port in ports]
     peers = Peers(addresses, TOKEN, client_tls(Path(files[0]) if files else None))
     print("ready", flush=True)

@@ -10,8 +10,9 @@ from random import Random
 from typing import Any, TypeVar
 
 from gcr.exchangeerrors import PeerUnusable, PiecesMissing
-from gcr.image.exchange.giver import Giver, NotSent
+from gcr.image.exchange.giver import Giver
 from gcr.image.exchange.known import Known, Piece, Pieces
+from gcr.image.exchange.lines import NotSent
 from gcr.image.remote.transfer import Transfer
 from gcr.imageerrors import Damaged
 from gcr.swarm.peer import Limits

@@ -2,26 +2,18 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol
 
 import aiohttp
 
-from gcr.exchangeerrors import PeerUnusable
 from gcr.image.exchange.address import PeerAddress
+from gcr.image.exchange.lines import CONNECT_S, STALLED_S, Lines, NotSent, refuse_status, threads, untrusted
 from gcr.image.exchange.wire import IMAGES, LOOK, MARK, MOST_TOLD, PACKS, Look, Told, ToldPack, packed, parsed
 from gcr.image.pack.format import Pack
 from gcr.image.remote.remote import Remote, pack_path
 from gcr.imageerrors import Damaged, StoreUnusable
-
-CONNECT_S = 5.0
-STALLED_S = 20.0  # an answer of which nothing came for so long is given up
-_READ_AHEAD = 512 << 10  # bytes of one answer that wait to be taken
-
-
-class NotSent(Exception):
-    """A peer did not answer, or has not what it was asked for. The text says why."""
 
 
 class Giver(Protocol):
@@ -37,13 +29,13 @@ class Giver(Protocol):
 
 
 class Node:
-    """The exchange of another node."""
+    """The exchange of another node: `session` for small answers, `lines` for the bytes of packs."""
 
     last = False
 
-    def __init__(self, address: PeerAddress, session: aiohttp.ClientSession) -> None:
+    def __init__(self, address: PeerAddress, session: aiohttp.ClientSession, lines: Lines) -> None:
         self.name = str(address)
-        self._base, self._session = address.base, session
+        self._base, self._session, self._lines = address.base, session, lines
 
     async def mark(self) -> bytes:
         """Returns the mark of its store, b"" if it has no store. Raises NotSent, PeerUnusable."""
@@ -55,7 +47,7 @@ class Node:
 
     async def told(self, look: Look, packs: Mapping[str, Pack]) -> Told:
         async with _sent(self.name), self._session.post(f"{self._base}{LOOK}", data=packed(look)) as answer:
-            _refuse_status(answer)
+            refuse_status(self.name, answer.status)
             try:
                 return parsed(bytes(await _read(answer, MOST_TOLD)), Told)
             except ValueError as error:
@@ -63,16 +55,13 @@ class Node:
 
     async def bring(self, pack: Pack, at: int, size: int, moved: Callable[[], object]) -> bytearray | memoryview:
         headers = {"Range": f"bytes={at}-{at + size - 1}", "If-Match": f'"{pack.seal.hex()}"'}
-        url = f"{self._base}{PACKS}{pack.id}"
-        async with _sent(self.name), self._session.get(url, headers=headers) as answer:
-            _refuse_status(answer)
-            return await _read_run(answer, size, moved)
+        return await self._lines.read(f"{PACKS}{pack.id}", headers, size, moved)
 
     async def _whole(self, path: str, most: int) -> bytes | None:
         async with _sent(self.name), self._session.get(f"{self._base}{path}") as answer:
             if answer.status == 404:
                 return None
-            _refuse_status(answer)
+            refuse_status(self.name, answer.status)
             return bytes(await _read(answer, most))
 
 
@@ -114,7 +103,21 @@ def _answered() -> Iterator[None]:
         raise NotSent(error.message) from error
 
 
-def session_of(token: str | None, tls: ssl.SSLContext) -> aiohttp.ClientSession:
+class Connections:
+    """The connections to all peers of a pull, and the `nodes` at their ends. Made and closed within its event loop."""
+
+    def __init__(self, addresses: Sequence[PeerAddress], token: str | None, tls: ssl.SSLContext) -> None:
+        self._session, self._threads = _session_of(token, tls), threads()
+        self._lines = [Lines(address, token, tls, self._threads) for address in addresses]
+        self.nodes = [Node(at, self._session, lines) for at, lines in zip(addresses, self._lines, strict=True)]
+
+    async def close(self) -> None:
+        await self._session.close()
+        await asyncio.gather(*(each.close() for each in self._lines))
+        self._threads.shutdown()
+
+
+def _session_of(token: str | None, tls: ssl.SSLContext) -> aiohttp.ClientSession:
     """Returns a session for all peers; it follows no redirection, and shows the token to each."""
     limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=STALLED_S)
     return aiohttp.ClientSession(
@@ -123,7 +126,6 @@ def session_of(token: str | None, tls: ssl.SSLContext) -> aiohttp.ClientSession:
         headers={} if token is None else {"Authorization": f"Bearer {token}"},
         skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
         cookie_jar=aiohttp.DummyCookieJar(),
-        read_bufsize=_READ_AHEAD,
         requote_redirect_url=False,
     )
 
@@ -134,19 +136,11 @@ async def _sent(name: str) -> AsyncIterator[None]:
     try:
         yield
     except aiohttp.ClientSSLError as error:
-        hint = "--tls-ca with the authority of its certificate, and a name in that as HOST"
-        raise PeerUnusable(f"{name}: {error}", hint=hint) from error
+        raise untrusted(name, error) from error
     except aiohttp.ClientConnectorError as error:
         raise NotSent(f"it cannot be reached: {error.strerror or error}") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise NotSent(str(error) or type(error).__name__) from error
-
-
-def _refuse_status(answer: aiohttp.ClientResponse) -> None:
-    if answer.status == 401:
-        raise PeerUnusable(f"{answer.url.host}:{answer.url.port} does not know the token", hint="--token-file")
-    if answer.status not in (200, 206):
-        raise NotSent(f"it answers with status {answer.status}")
 
 
 def parts(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
@@ -161,18 +155,4 @@ async def _read(answer: aiohttp.ClientResponse, most: int) -> bytearray:
         found += piece
         if len(found) > most:
             raise NotSent(f"it answers with more than {most} bytes")
-    return found
-
-
-async def _read_run(answer: aiohttp.ClientResponse, size: int, moved: Callable[[], object]) -> bytearray:
-    """Returns the body. Raises NotSent for one of another number of bytes."""
-    if answer.content_length != size:
-        raise NotSent(f"it answers with {answer.content_length} bytes instead of {size}")
-    found, at = bytearray(size), 0
-    async for piece in parts(answer):
-        found[at : at + len(piece)] = piece
-        at += len(piece)
-        moved()
-    if at != size or len(found) != size:
-        raise NotSent(f"it sent {at} bytes instead of {size}")
     return found

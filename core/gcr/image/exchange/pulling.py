@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import aiohttp
 from msgspec import Struct
 
 from gcr.exchangeerrors import ImagesDiffer, PeerUnusable
@@ -21,8 +20,9 @@ from gcr.image.crypto.cipher import Cipher
 from gcr.image.exchange.address import PeerAddress
 from gcr.image.exchange.bringing import TICK_S, Bringing, Brought, Hands
 from gcr.image.exchange.coming import ComingPack, piece_bytes
-from gcr.image.exchange.giver import Bucket, Giver, Node, NotSent, session_of
+from gcr.image.exchange.giver import Bucket, Connections, Giver, Node
 from gcr.image.exchange.known import Piece
+from gcr.image.exchange.lines import NotSent
 from gcr.image.exchange.loop import new_loop
 from gcr.image.exchange.wire import MOST_PACKS
 from gcr.image.files.manifest import Manifest
@@ -106,8 +106,8 @@ class Swarming:
 
     def __enter__(self) -> Self:
         self._runner = asyncio.Runner(loop_factory=new_loop)
-        self._session = self._runner.run(self._opened())
-        self._nodes = [Node(address, self._session) for address in self._peers.addresses]
+        self._connections = self._runner.run(self._opened())
+        self._nodes = self._connections.nodes
         self._givers = [*self._nodes, *([Bucket(self._elsewhere.remote)] if self._elsewhere else [])]
         return self
 
@@ -116,12 +116,12 @@ class Swarming:
         self._runner.close()
         self._hands.close()
 
-    async def _opened(self) -> aiohttp.ClientSession:
-        return session_of(self._peers.token, self._peers.tls)
+    async def _opened(self) -> Connections:
+        return Connections(self._peers.addresses, self._peers.token, self._peers.tls)
 
     async def _closed(self) -> None:
-        """Closes the session. Its connections are gone some turns of the loop later: TLS and TCP close one by one."""
-        await self._session.close()
+        """Closes the connections. They are gone some turns of the loop later: TLS and TCP close one by one."""
+        await self._connections.close()
         for _ in range(CLOSING_TURNS):
             await asyncio.sleep(0)
 

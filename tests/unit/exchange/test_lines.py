@@ -1,0 +1,147 @@
+"""Connections for the bytes of packs: a request has a deadline, can be given up, and finds a connection that lives."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from gcr.exchangeerrors import PeerUnusable
+from gcr.image.exchange import lines
+from gcr.image.exchange.address import PeerAddress, client_tls
+from gcr.image.exchange.lines import Lines, NotSent
+
+BODY = bytes(range(256)) * 4096
+HEAD = b"HTTP/1.1 206 Partial Content\r\nContent-Length: %d\r\n\r\n"
+
+Answer = Callable[[socket.socket], object]  # True: the connection ends
+
+
+@contextmanager
+def peer(*answers: Answer) -> Iterator[tuple[PeerAddress, list[int]]]:
+    """Yields the address of a peer, and the numbers of its connections, one for each request that it answered."""
+    asked, left = list[int](), iter(answers)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(10)
+
+        def serve() -> None:
+            for number, first in enumerate(left, 1):
+                made, answer = listening.accept()[0], first
+                with made:
+                    made.settimeout(10)
+                    while answer and request(made):
+                        asked.append(number)
+                        answer = None if answer(made) else next(left, None)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield PeerAddress("127.0.0.1", listening.getsockname()[1], False), asked
+
+
+def request(made: socket.socket) -> bytes:
+    found = b""
+    while b"\r\n\r\n" not in found:
+        some = made.recv(4096)
+        if not some:
+            return b""
+        found += some
+    return found
+
+
+def whole(made: socket.socket) -> None:
+    made.sendall(HEAD % len(BODY) + BODY)
+
+
+def whole_and_closes(made: socket.socket) -> bool:
+    whole(made)
+    return True
+
+
+def says(text: bytes) -> Answer:
+    return lambda made: made.sendall(text) or True
+
+
+def read(address: PeerAddress, times: int = 1, pause: float = 0.0) -> list[bytearray]:
+    async def ask() -> list[bytearray]:
+        with ThreadPoolExecutor(4) as pool:
+            made = Lines(address, "token", client_tls(None), pool)
+            try:
+                found = []
+                for _ in range(times):
+                    found.append(await made.read("/packs/1", {}, len(BODY), lambda: None))
+                    await asyncio.sleep(pause)
+                return found
+            finally:
+                await made.close()
+
+    return asyncio.run(ask())
+
+
+def test_a_connection_serves_one_request_after_the_other() -> None:
+    with peer(whole, whole, whole) as (address, asked):
+        assert read(address, 3) == [BODY] * 3
+        assert asked == [1, 1, 1]
+
+
+def test_a_connection_that_the_peer_closed_while_it_rested_is_made_again() -> None:
+    with peer(whole_and_closes, whole) as (address, asked):
+        assert read(address, 2, pause=0.2) == [BODY] * 2
+        assert asked == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (says(HEAD % len(BODY) + BODY[:1000]), NotSent("it broke off")),
+        (says(HEAD % 5 + b"12345"), NotSent("it answers with 5 bytes")),
+        (says(b"HTTP/1.1 206 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), NotSent("answers with None bytes")),
+        (says(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"), NotSent("status 503")),
+        (says(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n"), NotSent("status 302")),
+        (says(b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n"), PeerUnusable("does not know the token")),
+        (says(b"\x00\xff rubbish\r\n\r\n"), NotSent("rubbish")),
+        (says(b""), NotSent("closed")),
+    ],
+)
+def test_other_answers_are_refused(answer: Answer, error: Exception) -> None:
+    with peer(answer) as (address, _), pytest.raises(type(error), match=str(error)):
+        read(address)
+
+
+def test_a_peer_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "STALLED_S", 0.2)
+    with (
+        peer(lambda made: made.sendall(HEAD % len(BODY)) or time.sleep(1)) as (address, _),
+        pytest.raises(NotSent, match="timed out"),
+    ):
+        read(address)
+
+
+def test_nothing_listens_there() -> None:
+    with peer() as (address, _):
+        pass
+    with pytest.raises(NotSent, match="refused"):
+        read(address)
+
+
+def test_a_request_that_is_given_up_ends_at_once() -> None:
+    """Its thread as well: the pool is empty soon, though the peer sends nothing more."""
+
+    async def ask(address: PeerAddress, begun: threading.Event) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            made = Lines(address, None, client_tls(None), pool)
+            work = asyncio.create_task(made.read("/packs/1", {}, len(BODY), lambda: None))
+            await asyncio.to_thread(begun.wait, 10)
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            await made.close()
+
+    begun = threading.Event()
+    with peer(lambda made: (made.sendall(HEAD % len(BODY)), begun.set(), time.sleep(3))) as (address, _):
+        began = time.monotonic()
+        asyncio.run(ask(address, begun))
+        assert time.monotonic() - began < 2
