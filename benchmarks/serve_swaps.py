@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -94,16 +94,23 @@ def ask(port: int, model: str, prompt: str = "hello", tokens: int = TOKENS) -> A
 # ---- by gcr serve -----------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def served(server: Server, parked: Parked, flags: Sequence[str] = ()) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+def served(
+    server: Server, parked: Parked, flags: Sequence[str] = ()
+) -> AbstractContextManager[tuple[int, subprocess.Popen[str]]]:
     """Yields the port of a `gcr serve` with both models, and its process.
 
     parked: each is parked when it is idle; AWAY: there is room for one of them at a time
     """
+    return serving("\n".join(_file(server, parked)), flags)
+
+
+@contextmanager
+def serving(text: str, flags: Sequence[str] = ()) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """Yields the port of a `gcr serve` with this file, and its process."""
     start_daemon()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "gcr.toml"
-        file.write_text("\n".join(_file(server, parked)))
+        file.write_text(text)
         words = [*GCR, "serve", *flags, "--json", str(file)]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         try:
@@ -115,7 +122,7 @@ def served(server: Server, parked: Parked, flags: Sequence[str] = ()) -> Iterato
         finally:
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=END_SECONDS)
-            end_jobs()
+            endjobs()
 
 
 def _file(server: Server, parked: Parked) -> Iterator[str]:
@@ -130,12 +137,12 @@ def _file(server: Server, parked: Parked) -> Iterator[str]:
             yield f'idle = "{IDLE}"'
 
 
-def end_jobs() -> None:
-    for job in _jobs().values():
+def endjobs() -> None:
+    for job in jobs().values():
         subprocess.run(["kill", "-9", str(job["pid"])], check=False)
 
 
-def _jobs() -> Mapping[str, Row]:
+def jobs() -> Mapping[str, Row]:
     done = subprocess.run([*GCR, "ps", "--json"], capture_output=True, text=True, timeout=60, check=True)
     return {job["job"]: job for job in json.loads(done.stdout)["jobs"] if job["pid"]}
 
@@ -149,7 +156,7 @@ def by_gcr(server: Server, parked: Parked, turns: int = TURNS, flags: Sequence[s
         for model in MODELS:
             ask(port, model)
             found["base"][model] = [ask(port, model).first_s for _ in range(BASE)]
-        pids = {name: int(job["pid"]) for name, job in _jobs().items()}
+        pids = {name: int(job["pid"]) for name, job in jobs().items()}
         for number in range(turns):
             model = list(MODELS)[number % 2]
             if parked is not Parked.AWAY:

@@ -24,6 +24,7 @@ import overhead  # noqa: E402
 import report  # noqa: E402
 import resident  # noqa: E402
 import saves  # noqa: E402
+import serve_image  # noqa: E402
 import serve_swaps  # noqa: E402
 import standstill  # noqa: E402
 import swaps  # noqa: E402
@@ -78,6 +79,7 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         "serve-room": lambda: serve_swaps.of_gcr(testbed.gib_of_two(gib), serve_swaps.Parked.AWAY),
         "serve-there": lambda: serve_swaps.of_gcr(testbed.gib_of_two(gib), serve_swaps.Parked.THERE),
         "serve-warm": lambda: serve_swaps.of_gcr(testbed.gib_of_two(gib), serve_swaps.Parked.WARM),
+        "serve-image": lambda: serve_image.from_image(gib),
         "serve-others": lambda: serve_swaps.of_others(testbed.gib_of_two(gib)),
         "saves": lambda: saves.blocked(gib),
         "saves-others": lambda: saves.blocked(gib, ways=saves.OTHERS),

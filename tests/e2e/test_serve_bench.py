@@ -9,6 +9,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import serve_image  # noqa: E402
 import serve_load  # noqa: E402
 import serve_swaps  # noqa: E402
 from serve_swaps import Server  # noqa: E402
@@ -56,3 +57,10 @@ def test_many_clients(simulated: SimulatedMachine) -> None:
     assert run["answers"] > 12 and {"serve", "daemon"} <= set(run["grown"])
     lost = {**run, "wrong_count": 1, "swaps": 5, "grown": {"daemon": [0, 1000]}}
     assert not any(goal["met"] for goal in serve_load.judged_load([lost], swaps=6)["goals"])
+
+
+def test_a_server_that_is_killed_comes_back_from_its_image(criu: None, simulated: SimulatedMachine) -> None:
+    *_, found = serve_image.killed(SMALL, flags=simulated.world, kills=2)
+    assert serve_image.judged(found)["ok"], found
+    by_command = {**found, "kills": [{"back_s": 1.0, "right": False, "same_pid": False}]}
+    assert not any(goal["met"] for goal in serve_image.judged(by_command)["goals"])

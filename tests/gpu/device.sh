@@ -27,7 +27,8 @@
 # cryptography. Stores and arenas are in memory: 4 times that size.
 # `control-copies`, `control-at-once`: the driver's own checkpoint beside copies, by how they are queued, and of several programs.
 # `resident-8`, `resident-32`: back from memory that stayed on the device, beside back from the host, in turns.
-# `serve-room`, `serve-there`, `serve-warm`, `serve-others`: two models in turns behind `gcr serve` and without it; `serve-load`: 50 clients.
+# `serve-room`, `serve-there`, `serve-warm`, `serve-others`: two models in turns behind `gcr serve` and without it; `serve-load`: 50 clients;
+# `serve-image`: a server that is killed comes back from its image, which needs GCR_CRIU. `kept-copy`: swaps of a job that changes little.
 # `saves`, `saves-every`, `saves-trained`: saves of a training's tensors by gcr.torch; `saves-others`, `saves-pccheck`: by torch.save
 # and DCP, and by the method of PCcheck.
 # `endings`: 300 programs that end, each in one of twelve ways at a random instant of a swap; a later call goes on.
@@ -39,7 +40,7 @@ build=${GCR_DEVICE_BUILD:-$root/build/device}
 site=$build/site
 
 if [ $# -lt 2 ]; then
-  sed -n '2,33s/^# \{0,1\}//p' "$0"
+  sed -n '2,34s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 mkdir -p "$1" "$site"
