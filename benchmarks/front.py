@@ -70,8 +70,9 @@ def serve(port: int, file: Path) -> None:
 
     import uvloop
 
+    from gcr.listening import listening
     from gcr.serve.config import load
-    from gcr.serve.server import Server, listening
+    from gcr.serve.server import Server
 
     config = load(file)
 
@@ -79,7 +80,7 @@ def serve(port: int, file: Path) -> None:
         ending = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
         server = Server(config, Standing(port))  # type: ignore[arg-type]
-        with listening(config.host, config.port) as sock:
+        with listening(config.host, config.port, "another port") as sock:
             await server.listen(sock)
             while server.pool.models["a"].state != "ready":
                 await asyncio.sleep(0.01)
@@ -93,12 +94,12 @@ def serve(port: int, file: Path) -> None:
 
 @contextmanager
 def child(*words: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(words, text=True, stdout=subprocess.PIPE, **more)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(30)
+    with subprocess.Popen(words, text=True, stdout=subprocess.PIPE, **more) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 def cpu_of(pid: int) -> float:
