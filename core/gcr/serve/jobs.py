@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ AWAITED_S = 20.0  # processes of a former daemon come back within
 HEALTH_S = 0.05  # between two looks at a server's health, at first
 SLOWEST_HEALTH_S = 1.0
 ANSWER_S = 5.0  # a server that is healthy answers within
+LAST_WORDS, SHOWN = 4096, 160  # bytes of its output that are looked at, and letters of its last line
 END_S = 10.0  # between SIGTERM and SIGKILL
 _PARKED = frozenset({"suspended", "data_suspended"})
 _PARK_PHASES = ("stop_s", "drain_s", "control_s", "vram_free_s")
@@ -240,7 +242,22 @@ def _ended_early(name: str) -> GcrError:
         code = None
     how = "with an exit code that is not known" if code is None else f"with code {code}"
     forked = ", or went to the background" if code == 0 else ""
-    return NeverHealthy(f"{name} ended {how}{forked} before it answered", hint=_logs(name))
+    return NeverHealthy(f"{name} ended {how}{forked} before it answered", hint=f"{_logs(name)}{_last_words(name)}")
+
+
+def _last_words(name: str) -> str:
+    """Returns the last line that a job printed, for a hint: it is for the operator, and no client sees it."""
+    from gcr.job import runs
+
+    try:
+        (last, *_) = runs.runs_of(name)
+        with Path(last.log or "").open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS))
+            lines = log.read().decode(errors="replace").split("\n")
+    except (OSError, ValueError, GcrError):
+        return ""
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f", which ends with: {''.join(c for c in said if c.isprintable())[:SHOWN]}" if said else ""
 
 
 def _last_pid(name: str) -> int | None:

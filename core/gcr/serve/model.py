@@ -16,6 +16,7 @@ from gcr.serve.states import Event, State, moved
 from gcr.serve.upstream import Found
 
 SHORT_LIFE_S = 10.0  # a server that dies sooner after its start counts as one that does not start
+HOPELESS = 2  # failures in a row of a model that never answered
 LONGEST_PAUSE_S = 60.0
 MOST_DOUBLINGS = 7  # beyond the longest pause
 
@@ -115,9 +116,13 @@ class Model:
         self.track.crowded, self.track.called_until = False, 0.0
 
     def failed(self, now: float, why: str, kind: Kind = refusals.MODEL_FAILED, pause: float | None = None) -> None:
-        """Notes a failure. The pause before the next try doubles with each, unless it is given: then none waits."""
+        """Notes a failure. The pause before the next try doubles with each, unless it is given: then none waits.
+
+        None waits either for a model that never answered, once a second try has failed: its command may be wrong.
+        """
         self.track.failures += 1
-        self.track.why, self.track.kind, self.track.helps = why, kind, pause is None
+        hopeless = pause is not None or (not self.track.woke and self.track.failures >= HOPELESS)
+        self.track.why, self.track.kind, self.track.helps = why, kind, not hopeless
         doubled = min(LONGEST_PAUSE_S, 0.5 * 2 ** min(self.track.failures, MOST_DOUBLINGS))
         self.track.begins = now + (doubled if pause is None else pause)
 

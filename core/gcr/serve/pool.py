@@ -264,7 +264,8 @@ class Pool:
 
     def _missed(self, model: Model, error: GcrError) -> None:
         """Notes what did not work, and has requests refused that have no time until the next try."""
-        log.warning("%s: %s while %s: %s", model.name, error.code, model.state, error)
+        hint = f" ({error.hint})" if error.hint else ""
+        log.warning("%s: %s while %s: %s%s", model.name, error.code, model.state, error.message, hint)
         now = _now()
         if isinstance(error, Lost | NoSuchJob) or model.state is State.STARTING:
             model.failed(now, error.message)

@@ -169,3 +169,19 @@ def test_the_pause_after_a_failure_doubles_up_to_a_minute_however_many_there_are
         model.failed(100.0, "it does not start")
         pauses.append(model.track.begins - 100.0)
     assert (pauses[:4], {*pauses[6:]}) == ([1, 2, 4, 8], {60})
+
+
+@served
+async def test_no_request_waits_for_a_third_try_of_a_model_that_never_answered(tmp_path):
+    """Its command may be wrong, so the client is told; a model that has answered once is waited for."""
+    jobs = FakeJobs(raises={"start": [NeverHealthy("a ended with code 1")] * 9})
+    async with front(config_of(tmp_path, a='wait = "60s"'), jobs) as client:
+        began = asyncio.get_running_loop().time()
+        assert code_of(await client.ask("a")) == (503, "model_failed")
+        assert asyncio.get_running_loop().time() - began < 10
+        assert jobs.ways("start") == ["a", "a"]
+    model = Model(config_of(tmp_path).models["a"], lambda *_: None)
+    model.arrived(1.0, 1.0)
+    for _ in range(5):
+        model.failed(100.0, "it does not start")
+        assert model.may_wait(1000.0)

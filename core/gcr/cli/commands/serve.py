@@ -1,5 +1,6 @@
 """`gcr serve`: models behind one address, on the device when they are asked for."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +42,22 @@ def command(options: Options, file: Path, check: bool, simulate: str | None) -> 
     def told(url: str) -> None:
         _print_listening(options, config, url)
 
-    server.run(config, words, told)
+    with _warnings(options):
+        server.run(config, words, told)
+
+
+@contextmanager
+def _warnings(options: Options) -> Iterator[None]:
+    """Prints on stderr what does not work; -v prints it with the rest."""
+    log, lines = logging.getLogger("gcr.serve"), logging.StreamHandler()
+    lines.setLevel(logging.WARNING)
+    lines.setFormatter(logging.Formatter("gcr: %(message)s"))
+    if not options.verbose:
+        log.addHandler(lines)
+    try:
+        yield
+    finally:
+        log.removeHandler(lines)
 
 
 @contextmanager
