@@ -34,7 +34,7 @@ from gcr_nvidia import devices
 HERE = Path(__file__).resolve().parent
 MODELS = {"one": 11, "two": 13}  # seeds
 TOKENS = 4
-TURNS, SLEEPS, RELOADS, BASE = 100, 20, 3, 15
+TURNS, SLEEPS, RELOADS, BASE = 100, 8, 3, 15
 SETTLE_SECONDS = 15.0  # for gcr to prepare
 START_SECONDS, ANSWER_SECONDS, END_SECONDS = 150.0, 120.0, 30.0
 ROOM_S, ROOM_LAST_S, THERE_S = 1.0, 1.5, 0.3
