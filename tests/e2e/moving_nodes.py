@@ -227,13 +227,14 @@ class TwoNodes:
         yield moving
         held.unlink(missing_ok=True)
 
-    def begin(self, *words: str) -> "subprocess.Popen[str]":
-        """Begins to migrate, from outside of both nodes."""
+    def begin(self, *words: str, at: Node | None = None) -> "subprocess.Popen[str]":
+        """Begins to migrate, from outside of both nodes, or at one of them."""
         nodes = ("--from", self.a.socket, "--to", self.b.socket, *(("--host", HOST) if self.own_pids else ()))
+        command = [sys.executable, "-m", "gcr", "--json", "migrate", "llm", *nodes, *words]
         return subprocess.Popen(
-            [sys.executable, "-m", "gcr", "--json", "migrate", "llm", *nodes, *words],
+            at.within(command) if at else command,
             cwd=ROOT,
-            env={**os.environ, "GCR_FAULTS": str(self.root / "faults")},
+            env={**(at.env if at else os.environ), "GCR_FAULTS": str(self.root / "faults")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

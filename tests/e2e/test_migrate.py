@@ -89,6 +89,50 @@ def test_a_coordinator_that_dies_is_followed_by_a_recovery(nodes: TwoNodes, step
     runs_at(nodes, node, out)
 
 
+@pytest.mark.parametrize(
+    ("step", "daemon"),
+    [("copy.done", "lives"), ("stop.done", "lives"), ("stop.done", "dies"), ("hold.done", "lives")],
+)
+@pytest.mark.slow
+def test_the_source_brings_a_job_back_by_itself_whose_coordinator_died_there(
+    nodes: TwoNodes, step: str, daemon: str
+) -> None:
+    """The target has what arrived, with closed gates, until it is told the command that `gcr recover` names."""
+    out = nodes.run(*WORDS)
+    nodes.inject(f"migrate.{step} die")
+    nodes.said(nodes.begin(at=nodes.a))
+    if daemon == "dies":
+        nodes.a.kill("gcr.daemon")
+        assert nodes.a.gcr("daemon", "start").code == 0
+    nodes.until(lambda: nodes.a.state("llm") == "running" and not nodes.a.records(), "the job is back")
+    assert "migrations" not in nodes.a.gcr("recover").body
+    told = nodes.b.gcr("recover")
+    jsonschema.Draft202012Validator(schemas.load("recover")).validate({**told.body, "ok": True})
+    (moving,) = told.body["migrations"]
+    assert (moving["stage"], moving["outcome"], moving["command"].split()[-1]) == ("arriving", "unsettled", "--recover")
+    assert nodes.b.state("llm") != "running"
+    assert (nodes.migrate("--recover").code, nodes.b.records()) == (0, [])
+    runs_at(nodes, "a", out)
+
+
+@pytest.mark.slow
+def test_a_job_that_was_given_away_is_named_and_not_brought_back(nodes: TwoNodes) -> None:
+    out = nodes.run(*WORDS)
+    nodes.inject("migrate.give.done die")
+    nodes.said(nodes.begin(at=nodes.a))
+    shown = nodes.a.gcr("ps").body
+    jsonschema.Draft202012Validator(schemas.load("ps")).validate(shown)
+    (moving,) = shown["migrations"]
+    assert (moving["stage"], moving["mover"], moving["target"]) == ("given", "gone", nodes.b.socket)
+    told = nodes.a.gcr("recover")
+    assert (told.code, told.body["error"]["code"]) == (4, "migration_unsettled"), told
+    assert told.body["error"]["hint"] == moving["command"]
+    assert (nodes.a.state("llm"), nodes.a.records() != []) == (None, True)
+    settled = subprocess.run([sys.executable, "-m", *moving["command"].split()], check=False)
+    assert settled.returncode == 0
+    runs_at(nodes, "b", out)
+
+
 @pytest.mark.parametrize("fault", ["checkpoint.quiesced die", "checkpoint.decided die", "checkpoint.published die"])
 @pytest.mark.slow
 def test_a_source_daemon_that_dies_leaves_the_job_at_the_source(nodes: TwoNodes, fault: str) -> None:

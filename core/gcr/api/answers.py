@@ -100,11 +100,29 @@ class UnrecoveredJob(Answer, frozen=True, kw_only=True):
     error: Mapping[str, Any]
 
 
+class MovingJob(Answer, frozen=True, kw_only=True):
+    """A migration that this node has a record of. `stage`: of the record · `source`, `target`: the nodes' names
+
+    outcome: `settled`, where the job was brought back here; `under_way`, while its command lives; else `unsettled`
+    command: settles it; after `settled` it ends what had arrived at the target · `error`: why it was not settled here
+    """
+
+    job: str
+    id: str
+    stage: str
+    source: str
+    target: str
+    outcome: str
+    command: str
+    error: Mapping[str, Any] | None = None
+
+
 class Recovered(Answer, frozen=True, kw_only=True):
-    """The answer of `recover`: every job was tried."""
+    """The answer of `recover`: every job was tried, and every migration."""
 
     jobs: tuple[RecoveredJob, ...]
     failed: tuple[UnrecoveredJob, ...] = ()
+    migrations: tuple[MovingJob, ...] = ()
 
 
 class SpansSaved(Answer, frozen=True, kw_only=True):

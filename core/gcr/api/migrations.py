@@ -61,11 +61,16 @@ class Describe(Step, frozen=True, kw_only=True):
 
 
 class Begin(Named, frozen=True, kw_only=True):
-    """Writes the migration down. `stage`: copying or arriving · `peer`: the other node, as the command line names it"""
+    """Writes the migration down. `stage`: copying or arriving · `mover`: the command, as of gcr.job.mover
+
+    here, peer: the node and the other one, as the command line names them
+    """
 
     stage: str
+    here: str
     peer: str
     store: str
+    mover: dict[str, Any]
 
 
 class Move(Named, frozen=True, kw_only=True):

@@ -85,6 +85,7 @@ def _look_after(server: Server) -> None:
         try:
             server.door.end_half_open()
             server.arrivals.look_after()
+            server.unsettled.look()
             coordinator.residents.keep_spare()
             coordinator.residents.settle()
             coordinator.fleet.retire(coordinator.config.worker_idle_s, coordinator.keeps_worker)

@@ -46,6 +46,7 @@ from gcr.daemon.arrivals import Arrivals, check_stoppable
 from gcr.daemon.commands import checkpoint, context, looking, migrating, parts, removal, restore, save
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.swap import Swap
+from gcr.daemon.commands.unsettled import Unsettled
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.desk import SupervisorDesk
 from gcr.daemon.door import PAUSE_S, Door
@@ -77,6 +78,7 @@ class Server:
         self.coordinator = coordinator
         self.presence = presence
         self.arrivals = Arrivals(coordinator, presence.come, presence.gone)
+        self.unsettled = Unsettled.of(coordinator)
         coordinator.jobs.awaited, coordinator.jobs.settle = presence.awaited, self.arrivals.settle
         coordinator.contexts.save = partial(context.make_way, coordinator)
         self.allowed = allowed
@@ -345,7 +347,7 @@ class Connection:
                 removal.noted(coordinator.jobs.history, asked, self._caller.uid, who)
                 return Pong(pid=os.getpid(), version=__version__)
             case RecoverRequest():
-                return coordinator.recovery.of_all()
+                return replace(coordinator.recovery.of_all(), migrations=self._server.unsettled.of_all())
             case HandOverRequest():
                 self._server.hand_over(asked)
                 return Leaving(pid=os.getpid())

@@ -12,8 +12,10 @@ nothing may. While a job arrives, its gates stay closed at the target.
 
 import fcntl
 import json
+import logging
 import os
 import re
+import shlex
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,9 +28,12 @@ from msgspec.structs import replace
 
 from gcr.converting import convert
 from gcr.errors import NoRecord
+from gcr.job.mover import Fate, Mover
 from gcr.listing import listed
 from gcr.migrationerrors import GivenAway, MigrationUnderWay, NoSuchMigration
 from gcr.runtime import own_directory, state_dir
+
+log = logging.getLogger(__name__)
 
 
 class Stage(StrEnum):
@@ -44,7 +49,8 @@ class Stage(StrEnum):
 class Migration(Struct, frozen=True, kw_only=True):
     """A record. `peer`: the other node, as the command line named it · `images`: those made for it, the last one last
 
-    store: the path of the store that has them
+    store: the path of the store that has them · `here`: this node, as the command line named it
+    mover: the command that moves the job; None in a record of an earlier gcr
     """
 
     id: str
@@ -53,6 +59,32 @@ class Migration(Struct, frozen=True, kw_only=True):
     peer: str
     store: str
     images: tuple[str, ...] = ()
+    here: str = "NODE"
+    mover: Mover | None = None
+
+    @property
+    def source(self) -> str:
+        return self.peer if self.stage is Stage.ARRIVING else self.here
+
+    @property
+    def target(self) -> str:
+        return self.here if self.stage is Stage.ARRIVING else self.peer
+
+    @property
+    def command(self) -> str:
+        """Returns the command that settles it, with both nodes."""
+        words = ("gcr", "migrate", self.job, "--from", self.source, "--to", self.target, "--recover")
+        return shlex.join(words)
+
+    @property
+    def fate(self) -> Fate:
+        """Returns what is known here of the command that moves the job."""
+        return self.mover.fate if self.mover else Fate.UNKNOWN
+
+    @property
+    def may_return(self) -> bool:
+        """Returns whether this node may bring the job back by itself: it has not given it away, and no command will."""
+        return self.stage in (Stage.COPYING, Stage.LEAVING, Stage.KEPT) and self.fate is Fate.GONE
 
 
 _DIGITS = 12  # of a migration's id, in names of images
@@ -92,6 +124,19 @@ class Migrations(Struct, frozen=True):
         except FileNotFoundError:  # no job has moved yet
             return []
         return [each for path in paths if (each := self.of(path.stem))]
+
+    def readable(self) -> list[Migration]:
+        """Returns the records that read back. Raises OSError."""
+        with suppress(FileNotFoundError):
+            return [each for path in listed(self.folder, ".json") if (each := self._readable(path.stem))]
+        return []
+
+    def _readable(self, job: str) -> Migration | None:
+        try:
+            return self.of(job)
+        except NoRecord as error:
+            log.debug("%s", error)  # a command about the job raises it
+            return None
 
     def begin(self, record: Migration) -> None:
         """Raises MigrationUnderWay where another migration of the job is not over; OSError."""
@@ -211,7 +256,7 @@ def refuse_to_leave(job: str, image: str | None) -> None:
 def given_away(found: Migration) -> GivenAway:
     return GivenAway(
         f"job {found.job} was given away to node {found.peer}, migration {found.id}",
-        hint=f"gcr ps there; gcr migrate {found.job} --recover if it is not there",
+        hint=f"gcr ps there; {found.command} if it is not there",
     )
 
 
@@ -219,7 +264,7 @@ def under_way(found: Migration) -> MigrationUnderWay:
     way = "from" if found.stage is Stage.ARRIVING else "to"
     return MigrationUnderWay(
         f"job {found.job} is moving {way} node {found.peer}, migration {found.id} ({found.stage})",
-        hint=f"gcr migrate {found.job} --recover if its coordinator has died",
+        hint=f"{found.command} if its command has died",
     )
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from threading import Thread
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from gcr.api.migrations import (
     Abandon,
@@ -35,6 +35,7 @@ from gcr.api.migrations import (
 from gcr.api.requests import CheckpointRequest
 from gcr.errors import GcrError, RolledBack
 from gcr.job.migrations import image_of
+from gcr.job.mover import Mover
 from gcr.migration.admission import admit
 from gcr.migration.holding import Holding
 from gcr.migration.messages import Heard, Order
@@ -118,10 +119,11 @@ class Steps(Struct):
         assert self._nodes
         job, id, limit = self.between.job, self.course.id, self.between.timeout
         source, target = self.between.source, self.between.target
-        (here, there), peers = self._nodes, (source.name, target.name)
+        (here, there), ours = self._nodes, to_builtins(Mover.ourselves())
         # The source first: a target that knows a migration which the source does not know is left over.
-        source.take(Begin(job=job, id=id, stage="copying", peer=peers[1], store=here.store), Found, limit)
-        target.take(Begin(job=job, id=id, stage="arriving", peer=peers[0], store=there.store), Found, limit)
+        for stage, way, other, facts in (("copying", source, target, here), ("arriving", target, source, there)):
+            begin = Begin(job=job, id=id, stage=stage, here=way.name, peer=other.name, store=facts.store, mover=ours)
+            way.take(begin, Found, limit)
         offered = source.take(Offer(job=job, id=id, host=self.between.host), Offered, limit)
         self._exchange = offered.exchange
         return Heard.DONE

@@ -8,7 +8,7 @@ from functools import cache
 import click
 
 from gcr.api.listings import JobInfo
-from gcr.cli import completing, ended, jobtable, text
+from gcr.cli import completing, ended, jobtable, migrating, text
 from gcr.cli.options import Options, Target, common_options, examples, parse_targets
 from gcr.cli.output import print_json, print_text, say, success
 from gcr.errors import NoSuchJob, NotAllKnown, UsageError
@@ -37,6 +37,8 @@ def command(options: Options, targets: Sequence[Target], everything: bool, watch
 
     --all adds jobs that have ended: exit code or signal, the state they were in, and when. The setting `keep_jobs`
     bounds how many are remembered.
+
+    Below the table: jobs that are moving to another node, or from one, and what to do where the command has died.
     """
     if watch and options.json:
         raise UsageError("--watch draws for people and --json prints one object: choose one")
@@ -45,12 +47,14 @@ def command(options: Options, targets: Sequence[Target], everything: bool, watch
         return
     jobs, over = _found(options, targets, everything)
     left = former.left()
+    moving = [each for each in migrating.found() if not targets or each.job in targets]
     if options.json:
         more = {"ended": [run.row() for run in over]} if everything else {}
         more |= {"images_left": [each.row() for each in left]} if left else {}
+        more |= {"migrations": [*map(migrating.row, moving)]} if moving else {}
         print_json(success("ps", {"jobs": [job.to_json() for job in jobs], **more}))
     else:
-        print_text("\n".join([render(jobs, over), *(each.said() for each in left)]))
+        print_text("\n".join([render(jobs, over), *(each.said() for each in left), *map(migrating.said, moving)]))
 
 
 def _found(options: Options, targets: Sequence[Target], everything: bool) -> tuple[Jobs, list[Run]]:

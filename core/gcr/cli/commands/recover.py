@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from gcr.api.answers import Recovered, RecoveredJob
+from gcr.api.answers import MovingJob, Recovered, RecoveredJob
 from gcr.api.requests import RecoverRequest
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
@@ -26,17 +26,24 @@ def command(options: Options) -> int:
     A new daemon does this by itself when it starts; the command starts one and shows what it did. It waits for an
     attempt that is under way, and makes another if that one fails. Every job is tried: one that cannot be brought back
     is named, and the exit code is the worst.
+
+    A job whose migration has lost its command comes back here, if this node has it still. Every other migration that is
+    not over is named, with the command that settles it.
     """
     wait = TIMEOUT if options.timeout is None else options.timeout + GRACE
     with Client.connect() as client:
         answer = client.ask(RecoverRequest(), Recovered, timeout=wait)
     failed = [(each.job, error_from_json(dict(each.error))) for each in answer.failed]
+    failed += [(each.job, error_from_json(dict(each.error))) for each in answer.migrations if each.error]
     worst = max((error for _, error in failed), key=lambda error: error.exit, default=None)
     if options.json:
         print_json(_document(answer, worst))
     else:
-        if answer.jobs or not failed:
-            print_text(_render(answer.jobs))
+        lines = [*filter(None, map(_moving, answer.migrations))]
+        if answer.jobs or not (failed or lines):
+            lines.insert(0, _render(answer.jobs))
+        if lines:
+            print_text("\n".join(lines))
         for job, error in failed:
             print_failure(error, job)
     return worst.exit if worst else 0
@@ -45,9 +52,21 @@ def command(options: Options) -> int:
 def _document(answer: Recovered, worst: GcrError | None) -> dict[str, Any]:
     """Returns the object of --json. After a failure `jobs` has the jobs that failed as well, each with its error."""
     told = answer.to_json()
+    moving = {"migrations": told["migrations"]} if answer.migrations else {}
     if worst is None:
-        return success("recover", {"jobs": told["jobs"]})
-    return {**failure("recover", worst), "jobs": told["jobs"] + told["failed"]}
+        return success("recover", {"jobs": told["jobs"], **moving})
+    return {**failure("recover", worst), "jobs": told["jobs"] + told["failed"], **moving}
+
+
+def _moving(job: MovingJob) -> str:
+    """Returns what became of a migration; nothing where its error says it."""
+    if job.outcome == "settled":
+        return f"{job.job} did not move to {job.target}, and is here; once that node answers: {job.command}"
+    if job.outcome == "under_way":
+        return f"{job.job} is moving from {job.source} to {job.target}, and its command runs"
+    if job.error:
+        return ""
+    return f"{job.job} is moving from {job.source} to {job.target}; if its command has died: {job.command}"
 
 
 def _render(jobs: Sequence[RecoveredJob]) -> str:

@@ -30,6 +30,7 @@ from gcr.api.migrations import (
 from gcr.api.migrations import World as Drivers
 from gcr.api.requests import CheckpointRequest, MigrateRequest
 from gcr.control import ControlMeans
+from gcr.converting import convert
 from gcr.daemon.commands import looking, whole
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.coordinator import Coordinator
@@ -39,6 +40,7 @@ from gcr.daemon.worlds import backend_name, child_environment, simulated_world
 from gcr.engine.node import Course, World
 from gcr.errors import Interrupted, PeerGone, WrongState
 from gcr.job.migrations import Migration, Migrations, Stage
+from gcr.job.mover import Mover
 from gcr.job.states import State
 from gcr.migrationerrors import CannotMigrate
 from gcr.protocol.channel import Channel
@@ -54,9 +56,7 @@ def run(node: Coordinator, request: MigrateRequest, asked: Asked) -> Answer:
         case Describe() as step:
             return _described(node, step, request, asked)
         case Begin() as step:
-            record = Migration(id=step.id, job=step.job, stage=Stage(step.stage), peer=step.peer, store=step.store)
-            Migrations.here().begin(record)
-            return Found()
+            return _begun(step)
         case Move() as step:
             return _moved(step)
         case Own() as step:
@@ -70,6 +70,20 @@ def run(node: Coordinator, request: MigrateRequest, asked: Asked) -> Answer:
             return Found()
         case step:
             return _by_helper(step, request.timeout, asked)
+
+
+def _begun(step: Begin) -> Found:
+    record = Migration(
+        id=step.id,
+        job=step.job,
+        stage=Stage(step.stage),
+        here=step.here,
+        peer=step.peer,
+        store=step.store,
+        mover=convert(step.mover, Mover),
+    )
+    Migrations.here().begin(record)
+    return Found()
 
 
 def _moved(step: Move) -> Found:
