@@ -2,15 +2,16 @@
 
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import jsonschema
 import pytest
-from cut_nodes import JOB, RANKS, STEADY, Nodes, is_taken
+from cut_nodes import JOB, RANKS, STEADY, TAKEN_S, Nodes, is_taken
 from dumps import CRIU, skip_without_criu
 from machine import Machine, alive, kill, until
 from stored import store_of
@@ -148,6 +149,44 @@ def test_a_job_that_stays_suspended_comes_back_from_its_image_in_place(nodes: No
     assert (back.error, back.report.cut) == (None, done.report.cut), back
     assert nodes.states() == ["running"] * FEW
     nodes.are_right()
+
+
+def test_parts_that_were_pushed_come_back_on_other_nodes_of_the_same_paths(nodes: Nodes, tmp_path: Path):
+    """The other nodes have other names, and empty stores. A part on a node with another socket is refused by name."""
+    done = nodes.image()
+    assert done.error is None, done
+    parts = [names_of(machine)[0] for machine in nodes.machines]
+    for machine, name in zip(nodes.machines, parts, strict=True):
+        sent = machine.gcr("push", name, tmp_path.joinpath("away").as_uri())
+        jsonschema.Draft202012Validator(schemas.load("push")).validate(sent.body)
+        assert (sent.code, sent.body["rooted"]) == (0, True), sent
+    wiped(nodes)
+    others = {f"other{number}": link for number, link in enumerate(nodes.links().values())}
+    pull(nodes, tmp_path, [parts[1], parts[0]])
+    crossed = nodes.restore_image(links=others)
+    assert {each.error["code"] for each in crossed.report.nodes if each.error} == {"wrong_state"}, crossed
+    assert str(nodes.machines[0].socket) in str([each.error for each in crossed.report.nodes])
+    wiped(nodes)
+    pull(nodes, tmp_path, parts[:1])
+    assert refusal(nodes, others)["code"] == "cut_incomplete"
+    pull(nodes, tmp_path, parts)
+    end = time.monotonic() + TAKEN_S
+    while is_taken(back := nodes.restore_image(links=others)) and time.monotonic() < end:
+        pass
+    assert (back.error, back.report.cut) == (None, done.report.cut), back
+    nodes.are_right()
+
+
+def wiped(nodes: Nodes) -> None:
+    for machine in nodes.machines:
+        rmtree(store_of(machine))
+
+
+def pull(nodes: Nodes, folder: Path, parts: Sequence[str]) -> None:
+    for machine, name in zip(nodes.machines, parts, strict=False):
+        came = machine.gcr("pull", name, folder.joinpath("away").as_uri())
+        jsonschema.Draft202012Validator(schemas.load("pull")).validate(came.body)
+        assert (came.code, came.body["rooted"]) == (0, True), came
 
 
 @SLOW

@@ -14,7 +14,7 @@ from gcr.api.events import ProgressEvent
 from gcr.cli import text
 from gcr.cli.asking import Asking, Line
 from gcr.cli.options import Options
-from gcr.cli.output import print_json, print_text, success
+from gcr.cli.output import print_json, print_text, say, success
 from gcr.cli.progress import progress_view
 from gcr.errors import DeadlinePassed
 
@@ -39,6 +39,8 @@ def move(
         print_text(f"{name}: {packs}, {units.size(moved.bytes_moved)} in {text.seconds(took)}")
     else:
         print_text(f"{name}: all of its bytes were there already")
+    if moved.rooted is False and not options.json:
+        say(f"gcr: {name} is a part of an image over nodes without its root, and counts for nothing until that comes")
 
 
 def _moved(command: str, options: Options, store: Path, act: Callable[["Transfer"], "Moved"]) -> "Moved":

@@ -13,8 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from gcr.cutroot import MOST as MOST_OF_A_ROOT
+from gcr.cutroot import Root
 from gcr.exchangeerrors import ImagesDiffer, PeerUnusable
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.exchange.address import PeerAddress
@@ -26,7 +28,8 @@ from gcr.image.exchange.lines import NotSent
 from gcr.image.exchange.loop import new_loop
 from gcr.image.exchange.wire import MOST_PACKS
 from gcr.image.files.manifest import Manifest
-from gcr.image.files.names import manifest_path
+from gcr.image.files.names import manifest_path, root_path
+from gcr.image.files.roots import root_in
 from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, manifest_of
 from gcr.image.pack.format import Pack
 from gcr.image.remote.arriving import Arriving
@@ -80,7 +83,7 @@ def pull_from_peers(
         moved = pull_from(swarming, folder, transfer, cipher)
     brought = swarming.brought
     shares = [Share(peer, size, peer in brought.distrusted) for peer, size in sorted(brought.bytes.items())]
-    return MovedFromPeers(moved.packs, moved.bytes, moved.packs_moved, moved.bytes_moved, shares)
+    return MovedFromPeers(**structs.asdict(moved), peers=shares)
 
 
 class Found(Struct, frozen=True):
@@ -206,6 +209,24 @@ class Swarming:
         if self._elsewhere:
             return self._elsewhere.small(file)
         raise error or PeerUnusable(f"no peer sends {file.path}: {', '.join(node.name for node in self._having)}")
+
+    def root(self, manifest: Manifest) -> Root | None:
+        """Asks one node after the other, then the store elsewhere. Raises Damaged where no root was right."""
+        path, error = root_path(self._name), None
+        for node in self._having:
+            try:
+                found = self._done(node.small(Path(path).name, MOST_OF_A_ROOT))
+                if found is not None:
+                    return root_in(found, manifest, f"{node.name}/{path}")
+            except NotSent as failure:
+                log.warning("%s: %s", node.name, failure)
+            except Damaged as damaged:
+                log.warning("%s", damaged.message)
+                error = damaged
+        root = self._elsewhere.root(manifest) if self._elsewhere else None
+        if root is None and error:
+            raise error
+        return root
 
     def bring(self, store: Store, missing: Sequence[Pack], transfer: Transfer) -> None:
         """Brings packs, so many at a time as a node tells about at once, in the order that all pulls keep."""

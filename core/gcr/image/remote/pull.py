@@ -6,6 +6,9 @@ So a crash leaves a whole image, or none.
 
 If the image is here already, its damaged files are brought again.
 
+The root of an image over nodes comes with its part, after the manifest. Without it the part counts for nothing. So a
+pull that dies in between leaves no image over nodes, and the next one brings the root.
+
 The image is marked as one from elsewhere, and no image builds upon it (write/parent.py): only the digest that came with
 its hashes vouches for them.
 
@@ -20,13 +23,16 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from gcr.cutroot import MOST as MOST_OF_A_ROOT
+from gcr.cutroot import Root
 from gcr.image.chunks.entry import BLOCK
 from gcr.image.crypto.cipher import PLAIN, Cipher
 from gcr.image.disk.durable import sync, write_file
 from gcr.image.disk.failing import usable
 from gcr.image.files.manifest import Manifest
-from gcr.image.files.names import manifest_path, references_path
+from gcr.image.files.names import manifest_path, references_path, root_path
 from gcr.image.files.references import References
+from gcr.image.files.roots import may_have_root, root_in
 from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, files_beside, manifest_of
 from gcr.image.pack.format import Pack
 from gcr.image.read.places import checked_places
@@ -50,6 +56,9 @@ class Source(Protocol):
     def small(self, file: SmallFile) -> tuple[bytes, bytes]:
         """Returns a small file as it is stored, and decrypted, compared with the manifest."""
 
+    def root(self, manifest: Manifest) -> Root | None:
+        """Returns the root of which the image is a part, compared with its manifest; None where there is none."""
+
     def address(self, path: str) -> str:
         """Returns the address of a file, for errors."""
 
@@ -71,9 +80,10 @@ def pull_from(source: Source, folder: Path, transfer: Transfer, cipher: Cipher) 
     manifest, theirs = source.manifest()
     store = Store(folder, cipher, transfer.pulse)
     with usable(store.path), store.used():
+        root = _missing_root(store, manifest, source)
         if store.images.is_there(manifest):
             missing = _bring_packs(store, manifest, source, transfer)
-            _mend_beside(store, manifest, source)
+            _mend_beside(store, manifest, source, root)
             store.packs.refuse_distrusted(manifest.packs)
             sync(store.images.folder)  # its writer may have died before its sync
         else:
@@ -85,8 +95,11 @@ def pull_from(source: Source, folder: Path, transfer: Transfer, cipher: Cipher) 
                 claim.write_hashes(hashed)
                 store.packs.refuse_distrusted(manifest.packs)
                 claim.publish(theirs, pulled=True)
+                if root:
+                    store.roots.keep(root, manifest.name)
+        rooted = store.roots.of(manifest) is not None if may_have_root(manifest.name) else None
     sizes = [pack.bytes for pack in manifest.packs]
-    return Moved(len(sizes), sum(sizes), len(missing), transfer.moved)
+    return Moved(len(sizes), sum(sizes), len(missing), transfer.moved, rooted)
 
 
 class Elsewhere(Struct, frozen=True):
@@ -112,6 +125,11 @@ class Elsewhere(Struct, frozen=True):
             raise Damaged.of(address, "it is not what was pushed", hint=_AGAIN) from error
         assert found is not None
         return found, said
+
+    def root(self, manifest: Manifest) -> Root | None:
+        path = root_path(self.name)
+        found = self.remote.read(path, MOST_OF_A_ROOT)
+        return None if found is None else root_in(found, manifest, self.address(path))
 
     def address(self, path: str) -> str:
         return self.remote.address(path)
@@ -143,12 +161,20 @@ def _bring_packs(store: Store, manifest: Manifest, source: Source, transfer: Tra
     return missing
 
 
-def _mend_beside(store: Store, manifest: Manifest, source: Source) -> None:
-    """Brings the references and hashes of an image that is here if they are damaged.
+def _missing_root(store: Store, manifest: Manifest, source: Source) -> Root | None:
+    """Returns the root of the image from elsewhere, if it may have one that is not here. Raises Damaged."""
+    if not may_have_root(manifest.name) or store.roots.of(manifest):
+        return None
+    return source.root(manifest)
+
+
+def _mend_beside(store: Store, manifest: Manifest, source: Source, root: Root | None) -> None:
+    """Brings the references and hashes of an image that is here if they are damaged; keeps the root that it lacked.
 
     Raises ImageExists if another process holds its name, NoSuchImage if it was removed meanwhile.
     """
-    if not (damaged := [file for file in files_beside(manifest) if not _is_whole(store, manifest, file)]):
+    damaged = [file for file in files_beside(manifest) if not _is_whole(store, manifest, file)]
+    if not (damaged or root):
         return
     name = manifest.name
     with store.held(name) as claim:
@@ -157,6 +183,8 @@ def _mend_beside(store: Store, manifest: Manifest, source: Source) -> None:
                 raise NoSuchImage(f"image {name!r} was removed just now", hint="the same again")
             for file in damaged:
                 write_file(store.path / file.path, source.small(file)[0])
+            if root:
+                store.roots.keep(root, name)
         finally:
             claim.withdraw()
 

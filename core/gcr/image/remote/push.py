@@ -7,7 +7,9 @@ not read all bytes back; a pull compares them all.
 
 Of two images that are pushed under one name one arrives: a push claims the name before it writes anything but packs,
 and removes the claim at the end (remote.py; for a folder, folder.py). A push that dies leaves at most this claim,
-packs, and parts of a pack. A bucket does not list such parts; the next clean-up of a folder removes them.
+small files, packs, and parts of a pack. A bucket does not list such parts; the next clean-up of a folder removes them.
+
+The root of an image over nodes goes with its part, before the manifest: a root without its part counts for nothing.
 """
 
 import os
@@ -18,7 +20,8 @@ from msgspec import Struct
 
 from gcr.image.disk.failing import usable
 from gcr.image.files.manifest import Manifest
-from gcr.image.files.names import manifest_path
+from gcr.image.files.names import manifest_path, root_path
+from gcr.image.files.roots import may_have_root
 from gcr.image.pack.format import Pack
 from gcr.image.pack.reader import PackReader
 from gcr.image.remote.folder import remote_at
@@ -32,12 +35,16 @@ _MOST_REQUESTS = 10_000  # for one object of S3
 
 
 class Moved(Struct, frozen=True):
-    """The packs of an image and their bytes, and those of them that had to move."""
+    """The packs of an image and their bytes, and those of them that had to move.
+
+    rooted: of a part of an image over nodes, whether its root went along; None for any other image
+    """
 
     packs: int
     bytes: int
     packs_moved: int
     bytes_moved: int
+    rooted: bool | None = None
 
 
 def push(store: Store, name: str, url: str, transfer: Transfer) -> Moved:
@@ -62,25 +69,33 @@ def push(store: Store, name: str, url: str, transfer: Transfer) -> Moved:
             _publish(remote, image)
             remote.release(name)
     sizes = [pack.bytes for pack in manifest.packs]
-    return Moved(len(sizes), sum(sizes), len(missing), sum(pack.bytes for pack in missing))
+    return Moved(len(sizes), sum(sizes), len(missing), sum(pack.bytes for pack in missing), image.rooted)
 
 
 class _Image(Struct, frozen=True):
-    """An image to be pushed. `stored`, `beside`: the bytes of its small files.
+    """An image to be pushed. `stored`, `beside`: the bytes of its small files, a root among them.
 
     They are read before packs are sent, so that they belong together even if the image is replaced meanwhile.
+    rooted: as of Moved
     """
 
     manifest: Manifest
     stored: bytes
     beside: Mapping[str, bytes]  # by path
+    rooted: bool | None
 
     @classmethod
     def of(cls, store: Store, name: str) -> Self:
         """Raises NoSuchImage, WrongImage, Damaged."""
         stored = store.images.stored(name)
         manifest = store.images.manifest_of(name, stored)
-        return cls(manifest, stored, store.images.stored_beside(manifest))
+        beside = {**store.images.stored_beside(manifest)}
+        if not may_have_root(name):
+            return cls(manifest, stored, beside, None)
+        root = store.roots.of(manifest)
+        if root is not None:
+            beside[root_path(name)] = root.to_text().encode()
+        return cls(manifest, stored, beside, root is not None)
 
 
 def _same(remote: Remote, manifest: Manifest) -> bool:
@@ -92,7 +107,7 @@ def _same(remote: Remote, manifest: Manifest) -> bool:
 
 
 def _send_beside(remote: Remote, image: _Image, there: bool) -> None:
-    """Sends references and hashes that are missing or differ; all of them if the image is not there.
+    """Sends files that are missing or differ; all of them if the image is not there.
 
     Files without an image may be those of a push that died before it synced them.
     """

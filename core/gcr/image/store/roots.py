@@ -16,6 +16,7 @@ from gcr.image.disk.durable import sync, write_file
 from gcr.image.disk.regular import read_file
 from gcr.image.files.manifest import Cut, Manifest
 from gcr.image.files.names import new_root_path, root_path
+from gcr.image.files.roots import is_part, root_in
 from gcr.image.store.images import Images
 from gcr.imageerrors import Damaged, NoSuchImage, WrongImage
 
@@ -52,14 +53,13 @@ class Roots(Struct, frozen=True):
         Raises OSError.
         """
         path = self.images.store / root_path(manifest.name)
-        with suppress(FileNotFoundError):
-            try:
-                root = Root.from_text(read_file(path, MOST).decode())
-            except (ValueError, Damaged) as error:  # other nodes have the same
-                log.warning("%s: %s", path, error)
-                return None
-            return root if root.rank_of(manifest.seal().hex()) is not None else None
-        return None
+        try:
+            return root_in(read_file(path, MOST), manifest, path)
+        except FileNotFoundError:
+            return None
+        except Damaged as error:  # other nodes have the same
+            log.warning("%s", error)
+            return None
 
     def parts(self, image: str | None, job: str | None) -> Iterator[StoredPart]:
         """Yields the parts of an image over nodes, or those of a job that have a root. One that is damaged is left out.
@@ -82,8 +82,7 @@ class Roots(Struct, frozen=True):
 
         Raises NoSuchImage, WrongImage where the image of this name is none of its parts; Damaged, OSError.
         """
-        rank = root.rank_of(self.images.manifest(part).seal().hex())
-        if rank is None or root.part(rank) != part:
+        if not is_part(self.images.manifest(part), root):
             raise WrongImage(f"image {part} of this store is no part of cut {root.cut}", hint="gcr images")
         new, final = (self.images.store / path(part) for path in (new_root_path, root_path))
         write_file(new, root.to_text().encode())
