@@ -186,6 +186,36 @@ def test_a_network_that_breaks_before_the_last_image_is_there_leaves_the_job_at_
     runs_at(nodes, "a", out)
 
 
+@pytest.mark.parametrize(("step", "code", "exit"), [("copy", "no_room", 3), ("stop", "migration_failed", 4)])
+@pytest.mark.slow
+def test_a_disk_that_becomes_full_at_the_target_leaves_the_job_at_the_source(
+    nodes: TwoNodes, step: str, code: str, exit: int
+) -> None:
+    """The next migration succeeds once there is room."""
+    out, store = nodes.run(*WORDS), nodes.b.place / "store"
+    made = f"from pathlib import Path; from gcr.image.store.store import Store; Store(Path('{store}'))"
+    mount = f"mkdir -m 700 {store} && mount -t tmpfs -o size=1g,mode=700 small {store}"
+    subprocess.run(nodes.b.within(["sh", "-c", f'{mount} && {sys.executable} -c "{made}"']), check=True)
+    with nodes.held(f"migrate.{step}") as moving:
+        fill = f"dd if=/dev/zero of={store}/other bs=1M status=none; test $? = 1"
+        subprocess.run(nodes.b.within(["sh", "-c", fill]), check=True, stderr=subprocess.DEVNULL)
+    said = nodes.said(moving)
+    error = said.body["error"]
+    assert (said.code, said.body["outcome"], error["code"]) == (exit, "taken_back", code), said
+    assert "is full" in error["message"]
+    assert step == "stop" or error["missing"] > 0
+    assert nodes.states() == ("running", None)
+    assert (nodes.a.records(), nodes.b.records()) == ([], [])
+    assert nodes.b.gcr("images").body["images"] == []
+    left = subprocess.run(nodes.b.within(["find", str(store), "-path", "*/packs/*"]), capture_output=True, check=True)
+    assert left.stdout == b""
+    subprocess.run(nodes.b.within(["rm", f"{store}/other"]), check=True)
+    moved = nodes.migrate()
+    assert moved.code == 0, moved
+    assert nodes.b.gcr("images").body["images"] == []
+    runs_at(nodes, "b", out)
+
+
 @pytest.mark.slow
 def test_a_target_that_has_such_a_job_is_refused_before_anything_is_touched(nodes: TwoNodes) -> None:
     out = nodes.run(*WORDS)

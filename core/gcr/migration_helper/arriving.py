@@ -157,6 +157,7 @@ def abandoned(step: Abandon) -> Found:
     _end_arrived(found.job, found.images)
     _remove(found.images)
     here.end(step.job, step.id, (Stage.ARRIVING,))
+    _clean()  # of packs that came half: no later pull wants them
     return Found()
 
 

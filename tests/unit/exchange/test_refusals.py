@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodes import Running, pulled, running, shares
 from remotes import COMMON, OTHER, OWN, contents, pushed
 
-from gcr.errors import DeadlinePassed, UsageError
+from gcr.errors import DeadlinePassed, NoRoom, UsageError
 from gcr.exchangeerrors import ImagesDiffer, PeerUnusable, PiecesMissing
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.entry import BLOCK
@@ -28,7 +28,7 @@ from gcr.image.remote.arriving import Arriving
 from gcr.image.remote.transfer import Transfer
 from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
-from gcr.imageerrors import Damaged, ImageNeeded, NoSuchImage, StoreBusy, StoreUnusable, WrongImage, WrongKey
+from gcr.imageerrors import Damaged, ImageNeeded, NoSuchImage, StoreBusy, WrongImage, WrongKey
 from gcr.swarm.peer import Limits
 
 
@@ -229,7 +229,7 @@ def test_a_full_disk_ends_a_pull_and_the_next_takes_up_what_came(
     with one(store) as node:
         with monkeypatch.context() as patch:
             patch.setattr(os, "pwritev", pwritev)
-            with pytest.raises(StoreUnusable, match="ENOSPC"):
+            with pytest.raises(NoRoom, match="is full"):
                 pulled(other, [node])
         assert other.images.names() == []
         moved = pulled(other, [node])

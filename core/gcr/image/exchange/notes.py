@@ -8,6 +8,7 @@ with the pull. So the runs in locked notes are right, also after a crash of the 
 for nothing.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Sequence
@@ -38,7 +39,9 @@ class Notes:
         os.write(self._fd, seal + os.urandom(_LIFE_BYTES))
 
     def add(self, at: int, size: int) -> None:
-        os.write(self._fd, _RUN.pack(at, size))
+        """Notes a run. A disk that takes a part of the note fails: what follows could not be read."""
+        if os.write(self._fd, _RUN.pack(at, size)) < _RUN.size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def close(self) -> None:
         self._path.unlink(missing_ok=True)

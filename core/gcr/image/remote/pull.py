@@ -17,7 +17,8 @@ of another image leaves them for a day.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -28,7 +29,7 @@ from gcr.cutroot import Root
 from gcr.image.chunks.entry import BLOCK
 from gcr.image.crypto.cipher import PLAIN, Cipher
 from gcr.image.disk.durable import sync, write_file
-from gcr.image.disk.failing import usable
+from gcr.image.disk.failing import usable, with_room
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.names import manifest_path, references_path, root_path
 from gcr.image.files.references import References
@@ -69,8 +70,8 @@ class Source(Protocol):
 def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher = PLAIN) -> Moved:
     """Pulls an image into the store in this folder; it is there, whole, and outlives a crash when this returns.
 
-    Raises NoSuchImage, ImageExists, WrongImage, WrongKey, Damaged, StoreUnusable, LibraryMissing, UsageError,
-    DeadlinePassed.
+    Raises NoSuchImage, ImageExists, WrongImage, WrongKey, Damaged, StoreUnusable, NoRoom, LibraryMissing, UsageError,
+    DeadlinePassed. After NoRoom what came stays for the next pull, as after a kill.
     """
     return pull_from(Elsewhere(remote_at(url, cipher), name), folder, transfer, cipher)
 
@@ -78,8 +79,7 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
 def pull_from(source: Source, folder: Path, transfer: Transfer, cipher: Cipher) -> Moved:
     """Pulls the image of a source, as `pull` does."""
     manifest, theirs = source.manifest()
-    store = Store(folder, cipher, transfer.pulse)
-    with usable(store.path), store.used():
+    with usable(folder), with_room(folder, lambda: transfer.left), _opened(folder, transfer, cipher) as store:
         root = _missing_root(store, manifest, source)
         if store.images.is_there(manifest):
             missing = _bring_packs(store, manifest, source, transfer)
@@ -100,6 +100,14 @@ def pull_from(source: Source, folder: Path, transfer: Transfer, cipher: Cipher) 
         rooted = store.roots.of(manifest) is not None if may_have_root(manifest.name) else None
     sizes = [pack.bytes for pack in manifest.packs]
     return Moved(len(sizes), sum(sizes), len(missing), transfer.moved, rooted)
+
+
+@contextmanager
+def _opened(folder: Path, transfer: Transfer, cipher: Cipher) -> Iterator[Store]:
+    """Opens the store, which is made if there is none, and keeps its files within the block."""
+    store = Store(folder, cipher, transfer.pulse)
+    with store.used():
+        yield store
 
 
 class Elsewhere(Struct, frozen=True):

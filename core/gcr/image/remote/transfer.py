@@ -49,6 +49,12 @@ class Transfer(Struct):
         with self._lock:
             self.moved += size
 
+    @property
+    def left(self) -> int:
+        """Returns the bytes that have still to move."""
+        with self._lock:
+            return max(0, self.total - self.moved)
+
     def skip(self, size: int) -> None:
         """Takes bytes that need not move off the total."""
         with self._lock:
