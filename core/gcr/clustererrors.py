@@ -1,6 +1,7 @@
 """Errors of clusters: where none is at hand, or its nodes do not answer or differ."""
 
 from gcr.errors import GcrError, Refused
+from gcr.imageerrors import WrongKey
 
 
 class NoCluster(Refused):
@@ -29,8 +30,16 @@ class TooFewNodes(Refused):
     code = "too_few_nodes"
 
 
+def said_by_node(error: GcrError) -> GcrError:
+    """Returns the error of a node. About an encrypted store it says what to do: no key goes to nodes."""
+    if isinstance(error, WrongKey):
+        error.hint = "--store FOLDER: a store without a key on every node, on a disk that is encrypted itself"
+    return error
+
+
 def naming(node: str, error: GcrError) -> GcrError:
-    """Returns the error with the node's name in its message."""
+    """Returns the error of a node with the node's name in its message."""
+    said_by_node(error)
     error.message = f"node {node}: {error.message}"
     error.args = (error.message,)
     return error

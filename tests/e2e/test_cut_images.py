@@ -190,6 +190,31 @@ def pull(nodes: Nodes, folder: Path, parts: Sequence[str]) -> None:
 
 
 @SLOW
+def test_nodes_with_a_key_in_their_settings_use_a_store_without_one(tmp_path: Path, criu: None):
+    """A daemon has no key. So an encrypted store is refused before a program is stopped, and the hint says more."""
+    nodes = Nodes.below(tmp_path, FEW, "keyed")
+    try:
+        for machine in nodes.machines:
+            (machine.folder / "key").write_text("00112233445566778899aabbccddeeff" * 2)
+            (machine.folder / "key").chmod(0o600)
+            machine.extra["GCR_KEY_FILE"] = str(machine.folder / "key")
+        nodes.begin_filed()
+        for machine in nodes.machines:
+            assert machine.gcr("checkpoint", JOB, "--image", "own", "--leave-running", timeout=60).code == 0
+        refused = nodes.machines[0].gcr("cluster", "checkpoint", JOB, "--image", "night", "--stop", *nodes.options())
+        errors = [each["error"] for each in refused.body["nodes"]]
+        assert (refused.code, {each["code"] for each in errors}) == (3, {"wrong_key"}), refused.body
+        assert all("--store" in each["hint"] for each in errors)
+        nodes.are_right()
+        plain = ("--store", str(tmp_path / "plain"))
+        cluster(nodes.machines[0], "checkpoint", JOB, "--image", "night", "--stop", *plain, *nodes.options())
+        cluster(nodes.machines[0], "restore", "--image", "night", *plain, *nodes.options())
+        nodes.are_right()
+    finally:
+        nodes.close()
+
+
+@SLOW
 def test_nodes_may_share_a_store(tmp_path: Path, criu: None):
     nodes = Nodes.below(tmp_path, FEW, "shared")
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from moving_nodes import VICTIM, TwoNodes
+from moving_nodes import VICTIM, Node, TwoNodes
 
 from gcr import schemas
 from gcr.testing.machine import simulated_driver
@@ -184,6 +184,30 @@ def test_a_network_that_breaks_before_the_last_image_is_there_leaves_the_job_at_
     said = nodes.said(moving)
     assert (said.code, said.body["outcome"], said.body["error"]["code"]) == (4, "taken_back", "migration_failed"), said
     runs_at(nodes, "a", out)
+
+
+@pytest.mark.slow
+def test_a_job_with_an_encrypted_store_is_refused_and_moves_by_commands_that_have_the_key(nodes: TwoNodes) -> None:
+    """No node has a key in its settings: the store itself says that it is encrypted."""
+    out, key, away = nodes.run(*WORDS), nodes.shared / "key", (nodes.shared / "store").as_uri()
+    key.write_text("00112233445566778899aabbccddeeff" * 2)
+    key.chmod(0o600)
+
+    def does(node: Node, *words: str) -> None:
+        done = node.gcr(*words, "--key-file", str(key))
+        assert done.code == 0, (words, done.body, done.stderr)
+
+    does(nodes.a, "checkpoint", "llm", "--image", "first", "--leave-running")
+    refused = nodes.migrate()
+    error = refused.body["error"]
+    assert (refused.code, refused.body["outcome"], error["code"]) == (3, "refused", "cannot_migrate"), refused
+    assert ("encrypted" in error["message"], "docs/migrate.md#encrypted-stores" in error["hint"]) == (True, True)
+    does(nodes.a, "checkpoint", "llm", "--image", "away", "--stop")
+    does(nodes.a, "push", "away", away)
+    does(nodes.b, "pull", "away", away)
+    does(nodes.b, "restore", "--image", "away")
+    assert nodes.states() == (None, "running")
+    ends_as_bare(nodes, out)
 
 
 @pytest.mark.parametrize(("step", "code", "exit"), [("copy", "no_room", 3), ("stop", "migration_failed", 4)])

@@ -108,7 +108,8 @@ def _request(
 ) -> CheckpointRequest:
     """Returns the request of each node's part. Raises UsageError."""
     if image and options.key_named:
-        raise UsageError("an image over nodes is in no encrypted store yet", hint="without a key")
+        text = "no key goes to the nodes, so an image over nodes is in no encrypted store"
+        raise UsageError(text, hint="--store FOLDER without a key, on a disk of each node that is encrypted itself")
     return CheckpointRequest(
         target=job,
         cut=cut,

@@ -51,7 +51,7 @@ from gcr.cluster.messages import (
     Wait,
 )
 from gcr.cluster.nodes import STORE_S, Link
-from gcr.clustererrors import NodeUnreachable
+from gcr.clustererrors import NodeUnreachable, said_by_node
 from gcr.cuterrors import CutGivenUp
 from gcr.cutroot import Root, RootPart, image_named, newest_first, part_name
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone, Refused, UsageError, typed
@@ -237,7 +237,7 @@ class Running(Struct):
             else:
                 self.heard.reports[node] = link.restore(request, told, limit)
         except Exception as failure:
-            error = typed(failure)
+            error = said_by_node(typed(failure))
             log.info("node %s: %s", node, error.message, exc_info=not isinstance(failure, GcrError))
             self.heard.errors.setdefault(node, error)
             self._inbox.put(_failed(node, error))

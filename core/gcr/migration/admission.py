@@ -34,7 +34,8 @@ def _refuse_lacking(node: NodeFacts, which: str) -> None:
     if node.lacks:
         raise CannotMigrate(f"{which}: {'; '.join(node.lacks)}", hint="gcr doctor there")
     if node.encrypted:
-        raise CannotMigrate(f"{which} has an encrypted store", hint="gcr push and gcr pull move encrypted images")
+        text = f"{which} has an encrypted store, or a key in its settings, and a migration has no key"
+        raise CannotMigrate(text, hint="stop, push, pull and restore it with the key: docs/migrate.md#encrypted-stores")
 
 
 def _refuse_different(facts: JobFacts, source: NodeFacts, target: NodeFacts) -> None:

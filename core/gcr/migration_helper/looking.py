@@ -11,7 +11,9 @@ from gcr.api.migrations import Look, NodeFacts, Place
 from gcr.criu import program
 from gcr.criu.files import FileSeen, changed, settled
 from gcr.errors import GcrError, UsageError
+from gcr.image.crypto.cipher import PLAIN
 from gcr.image.store.location import store_path
+from gcr.image.store.mark import Mark
 from gcr.migration_helper.packing import packed, unpacked
 from gcr.plugins import load_backend
 from gcr.rendezvous.client import Client
@@ -23,7 +25,7 @@ _TOLD = 5  # files in one message
 
 
 def looked(step: Look) -> NodeFacts:
-    """Raises BackendMissing, DaemonUnavailable."""
+    """Raises BackendMissing, DaemonUnavailable, Damaged for the mark of a store, OSError."""
     settings, store = config.load(), store_path()
     backend = load_backend(step.world.backend)
     with Client.connect(autostart=False) as client:
@@ -37,7 +39,7 @@ def looked(step: Look) -> NodeFacts:
         },
         store=str(store),
         store_free_bytes=_free_bytes(store),
-        encrypted=bool(settings.key_file or settings.key_command),
+        encrypted=bool(settings.key_file or settings.key_command or Mark(store, PLAIN).found()),
         jobs=jobs,
         devices=tuple(Place(each.uuid, each.name, each.total_bytes - each.used_bytes) for each in backend.devices()),
         drivers={each.name: each.evidence for each in backend.probe() if each.ok and "driver" in each.evidence},
