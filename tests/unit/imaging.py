@@ -31,6 +31,18 @@ def bytes_of(seed: int, size: int) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
+# The top byte of a little-endian number: its exponent is that of 2**-6, or close to it, and its sign stays.
+TOP = {"e": (2, 0x24, 0x83), "f": (4, 0x3C, 0x80), "d": (8, 0x3F, 0x80)}  # size, bits that are set, bits that stay
+
+
+def weights(seed: int, count: int, format: str = "f") -> bytes:
+    """Returns numbers as those of a model: all of about one magnitude."""
+    size, exponent, kept = TOP[format]
+    data = bytearray(bytes_of(seed, count * size))
+    data[size - 1 :: size] = data[size - 1 :: size].translate(bytes(byte & kept | exponent for byte in range(256)))
+    return bytes(data)
+
+
 def mapped(data: bytes) -> memoryview:
     memory = mmap.mmap(-1, max(1, len(data)))
     memory[: len(data)] = data

@@ -2,7 +2,6 @@
 
 import os
 import random
-import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from imaging import CIPHERS, bytes_of, check, described, flipped, mapped, read
+from imaging import CIPHERS, bytes_of, check, described, flipped, mapped, read, weights
 
 from gcr.errors import LibraryMissing
 from gcr.hashing.chunks import CHUNK_BYTES
@@ -30,12 +29,6 @@ from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import Damaged
 
 pytestmark = pytest.mark.on_disk
-
-
-def weights(seed: int, count: int, format: str = "f") -> bytes:
-    """Returns numbers as those of a model: all of about one magnitude."""
-    draw = random.Random(seed)
-    return struct.pack(f"<{count}{format}", *(draw.gauss(0, 0.02) for _ in range(count)))
 
 
 def write(store: Store, name: str, data: list[bytes], packing: Packing = "compressed") -> Manifest:

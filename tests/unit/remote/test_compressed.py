@@ -1,7 +1,5 @@
 """An image of a compressed pack is pushed and pulled as it is stored, and a pull that was cut short is taken up."""
 
-import random
-import struct
 import sys
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from imaging import check, described, flipped, mapped, read
+from imaging import check, described, flipped, mapped, read, weights
 from remotes import contents, interrupted_after, pulled, pushed
 
 from gcr.hashing.chunks import CHUNK_BYTES
@@ -19,9 +17,7 @@ from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import Damaged, StoreUnusable
 
-COUNT = CHUNK_BYTES // 4
-DRAW = random.Random(1)
-DATA = [struct.pack(f"<{COUNT}f", *(DRAW.gauss(0, 0.02) for _ in range(COUNT))) for _ in range(5)]
+DATA = [weights(seed, CHUNK_BYTES // 4) for seed in range(5)]
 
 
 def write(store: Store) -> Manifest:
