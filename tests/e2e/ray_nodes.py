@@ -53,7 +53,9 @@ class RayNodes:
         else:
             self.port = _free_port()
             where = ["--head", "--port", str(self.port), "--include-dashboard=false", "--temp-dir", f"{self.folder}/t"]
+            where += ["--no-monitor"]
         self.machines[name] = machine
+        # No test has a use for Ray's autoscaler, or for the logs of workers in a driver: three interpreters less.
         words = [
             "--node-name",
             name,
@@ -64,6 +66,7 @@ class RayNodes:
             "--object-store-memory",
             OBJECTS,
             "--disable-usage-stats",
+            "--include-log-monitor=false",
         ]
         program, log = str(Path(sys.executable).parent / "ray"), self.folder / f"{name}.log"
         command = [program, "start", "--block", "--node-ip-address", "127.0.0.1", *where, *words]
