@@ -20,7 +20,7 @@ from gcr.engine.steps.hand_over import HandOver
 from gcr.engine.steps.live import CopyLive
 from gcr.engine.steps.prepare import Prepare, Reserve
 from gcr.engine.steps.quiesce import Quiesce
-from gcr.engine.steps.stage import Stage
+from gcr.engine.steps.stage import Lend, Stage
 from gcr.errors import DriverGone, NoDescriptors, NoRoom, PeerGone, RolledBack
 from gcr.job.states import State, Way
 
@@ -249,6 +249,15 @@ def test_stage_and_its_undo():
     made = Made(State.FROZEN_DRAINED)
     assert made.does(Stage(made.work)) == ["worker.seal", "agent.stage", "keeper.stage"]
     assert made.undone() == ["keeper.unstage_all", "agent.drop"]
+
+
+def test_an_image_is_lent_what_was_staged_of_a_process_that_its_workers_copied():
+    made, lent = Made(State.FROZEN_DRAINED), []
+    lend = Lend(made.work, lambda target, fds: lent.append((target.pid, fds)))
+    assert made.does(lend) == ["worker.seal"]
+    assert lent == [(made.target.pid, [])]
+    made.target.process.copied_out = True
+    assert made.does(lend) == []
 
 
 def test_a_keeper_that_dies_is_staged_with_its_successor():

@@ -23,10 +23,14 @@ _ALLOCATION = struct.Struct("<QQ")
 
 
 class Baseline(Struct, frozen=True):
-    """`allocations`: by id, size and digests. An id says where to look; equal digests say that bytes are equal."""
+    """`allocations`: by id, size and digests. An id says where to look; equal digests say that bytes are equal.
+
+    whole: a copy that is compared with it gets every byte all the same; not in the memfd
+    """
 
     key: HashKey
     allocations: Mapping[int, tuple[int, bytes]] = field(default_factory=dict)
+    whole: bool = False
 
     def digests(self, id: int, size: int) -> bytes | None:
         """Returns the digests of an allocation of this size; None where the image has none such."""

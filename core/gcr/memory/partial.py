@@ -1,4 +1,4 @@
-"""A copy for an image, which may lack the bytes that the parent image has.
+"""A copy for an image, which may lack the bytes that the parent image has, or names them as that image does.
 
 A restore from it is refused: it is no sealed table. It and the segments go to the image helper alone, which takes the
 missing bytes from the parent.
@@ -30,7 +30,7 @@ _LENGTH = struct.Struct("<Q")
 class Where(IntEnum):
     """The place of a chunk's bytes."""
 
-    PARENT = 0  # in the parent image alone
+    PARENT = 0  # in the parent image; of a whole copy in the segments as well, and the image takes the parent's name
     HERE = 1  # in the segments
     BOTH = 2  # in the segments, and the device's hash says that they are the parent's
 

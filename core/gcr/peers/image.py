@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gcr.image.files.manifest import Manifest
 from gcr.peers.waiting import CALL_TIMEOUT, Patience
@@ -35,11 +35,15 @@ class StorePlace(Struct, frozen=True):
 
 
 class ImagePeer(Struct):
-    """An image helper: it writes one image, or reads one. `kill` ends its process in any state."""
+    """An image helper: it writes one image, or reads one. `kill` ends its process in any state.
+
+    lent: pids of processes of which it has a copy
+    """
 
     channel: Channel
     pid: int
     kill: Callable[[], object] = lambda: None
+    lent: set[int] = field(default_factory=set)
 
     def begin(self, store: StorePlace, name: str, max_bytes_per_s: float | None, timeout: float) -> int | None:
         """Claims the name in a store. Returns the bytes that are free there, None where that is not known.
@@ -65,6 +69,7 @@ class ImagePeer(Struct):
         """Lends the copy of a process, staged or (`partial`) for the image alone. It stays while the helper lives."""
         for offset, part in batches(fds):
             self._call(ops.Lend(pid, offset, len(fds), partial), CALL_TIMEOUT, part)
+        self.lent.add(pid)
 
     def lend_ring(self, pid: int, fds: Sequence[int], slot_bytes: int) -> None:
         """Lends a ring through which a device's bytes are to come: the sealed table, and the ring's memory."""

@@ -8,6 +8,7 @@ from itertools import accumulate
 from threading import RLock
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr.drain import HandleSpec, Transfer
 from gcr.errors import NoRoom, PeerGone, RolledBack, WrongState
@@ -165,10 +166,13 @@ class HostCopy(Struct):
                 self.live = None
                 self.reserve_more(nbytes)
 
-    def compare_with(self, parent: Baseline) -> None:
-        """Compares with the bytes of an image, and not with a former copy. Only before the copy is made."""
+    def compare_with(self, parent: Baseline, whole: bool = False) -> None:
+        """Compares with the bytes of an image, and not with a former copy. Only before the copy is made.
+
+        whole: the copy gets every byte, since a process may have to come back from it.
+        """
         with self.lock:
-            self.parent, self.live = parent, None
+            self.parent, self.live = replace(parent, whole=whole), None
 
     def reserve_more(self, nbytes: int, promised: bool = False) -> None:
         """Adds segments to those of a live copy, or works as `reserve`. Raises NoRoom.
@@ -238,7 +242,7 @@ class HostCopy(Struct):
             if self.snapshot and self.snapshot.later:
                 raise WrongState("a part of the copy is on the device still: it is for an image alone")
             lacking = [i for i, where in self.seal_for_image(about).chunks.items() if Where.PARENT in where]
-            if lacking:
+            if lacking and not (self.parent and self.parent.whole):
                 raise WrongState(f"the copy has not all of {len(lacking)} allocations: it is for an image alone")
             return self._table(about)
 

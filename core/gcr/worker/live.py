@@ -48,9 +48,14 @@ class LiveCopy:
     def begin(self, sizes: Mapping[int, int]) -> None:
         """Enters allocations that the arena lacks, with the digests of the parent."""
         for id, size in sizes.items():
-            count = chunk_count(size, CHUNK_BYTES)
-            self.digests[id] = bytearray(self.parents(id, size) or NOTHING * count)
+            count, known = chunk_count(size, CHUNK_BYTES), None if self.whole else self.parents(id, size)
+            self.digests[id] = bytearray(known or NOTHING * count)
             self.chunks[id] = bytearray([Where.PARENT]) * count
+
+    @property
+    def whole(self) -> bool:
+        """Tells whether the arena gets every byte, and the parent only spares an image the names of chunks."""
+        return self.parent is not None and self.parent.whole
 
     def parents(self, id: int, size: int) -> bytes | None:
         """Returns the parent's digests of an allocation; None where it has none of this size."""
@@ -80,7 +85,7 @@ class LiveCopy:
     def settle(self, now: Mapping[int, bytes]) -> None:
         """Makes these the books of the cut. `now`: the digests that the device had of all bytes there."""
         cut = self.cut or {}
-        self.chunks = {id: bytearray(each) for id, each in cut.items() if id in now}
+        self.chunks = {id: bytearray(everywhere_if(each, self.whole)) for id, each in cut.items() if id in now}
         self.digests = {id: bytearray(now[id]) for id in self.chunks}
 
     @property
@@ -89,7 +94,7 @@ class LiveCopy:
         cut = self.cut
         if cut is None or cut.keys() != self.digests.keys():
             return False
-        return not any(Where.PARENT in chunks for chunks in cut.values())
+        return self.whole or not any(Where.PARENT in chunks for chunks in cut.values())
 
     def begun_again(self, layout: Layout) -> "LiveCopy":
         """Returns the books for a later cut, of the same bytes of the arena. `layout`: of this cut."""
@@ -100,6 +105,8 @@ class LiveCopy:
         known = self.digests.get(id)
         if known is None or now is None or len(known) != len(now):
             return everywhere(size), [(0, size)]
+        if self.whole:
+            return self._unchanged(id, size, now), [*parts_of(differing(known, now), size)]
         where, parents, fresh = bytearray(self.chunks[id]), self.parents(id, size), list[Run]()
         for first, after in differing(known, now):
             at, runs = slice(first * DIGEST_BYTES, after * DIGEST_BYTES), iter([(0, after - first)])
@@ -110,6 +117,21 @@ class LiveCopy:
                 where[first + begin : first + end] = bytes([Where.HERE]) * (end - begin)
                 fresh.append((first + begin, first + end))
         return bytes(where), [*parts_of(fresh, size)]
+
+    def _unchanged(self, id: int, size: int, now: bytes) -> bytes:
+        """Returns the place of each chunk of an allocation that the arena has whole: the parent's where it has it."""
+        parents = self.parents(id, size)
+        if parents is None:
+            return everywhere(size)
+        where = bytearray([Where.PARENT]) * chunk_count(size, CHUNK_BYTES)
+        for first, after in differing(parents, now):
+            where[first:after] = bytes([Where.HERE]) * (after - first)
+        return bytes(where)
+
+
+def everywhere_if(chunks: bytes, whole: bool) -> bytes:
+    """Returns the places of chunks; those of a `whole` copy are in the arena, all of them."""
+    return bytes([Where.HERE]) * len(chunks) if whole else chunks
 
 
 def parts_of(runs: Iterable[Run], size: int) -> Iterator[Part]:

@@ -48,7 +48,10 @@ class AtTheCut(Struct):
 
 
 def copy_live(copy: HostCopy, deadline: float, progress: Progress) -> CopiedLive:
-    """Copies the held bytes that the parent lacks, while the program runs and may free some; `copy_out` is the cut."""
+    """Copies the held bytes that the parent lacks, or all, while the program runs and may free some.
+
+    `copy_out` is the cut.
+    """
     began = time.monotonic()
     make_ready(copy, deadline)
     with copy.lock, copy.memory.lock:
@@ -88,7 +91,7 @@ def _wanted(
     copy: HostCopy, live: LiveCopy, sizes: Mapping[int, int], ranges: Sequence[DeviceRange], timeout: float
 ) -> Parts:
     """Returns the parts that the parent lacks."""
-    if live.parent is None:
+    if live.parent is None or live.whole:
         return {id: [(0, size)] for id, size in sizes.items()}
     now = copy.memory.drain.hash(ranges, live.key, CHUNK_BYTES, timeout).digests
     return {id: live.stale(id, size, now.get(id))[1] for id, size in sizes.items()}
@@ -313,7 +316,7 @@ def _trust_nothing(found: AtTheCut, id: int, size: int) -> None:
     where, copied = found.where[id], found.parts[id]
     fresh = {n for start, length in copied for n in range(start // CHUNK_BYTES, -(-(start + length) // CHUNK_BYTES))}
     kept = [(n, n + 1) for n, each in enumerate(where) if each == Where.HERE and n not in fresh]
-    parents = [(n, n + 1) for n, each in enumerate(where) if each == Where.PARENT]
+    parents = [(n, n + 1) for n, each in enumerate(where) if each == Where.PARENT and n not in fresh]
     found.where[id] = where.replace(bytes([Where.PARENT]), bytes([Where.BOTH]))
     found.parts[id] = [*copied, *parts_of(parents, size)]
     found.kept[id] = [*parts_of(kept, size)]

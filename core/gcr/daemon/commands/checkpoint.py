@@ -358,7 +358,9 @@ class Attempt(Struct, frozen=True):
     def _plan(self, work: Work, beside: HeadStart | None) -> Plan:
         imaging = self.imaging
         if imaging and self.saving:
-            return checkpoint.plan_of(work, partial(self._may_stop, list(work.targets), imaging, self.saving))
+            upon = checkpoint.Upon(partial(imaging.baselines, self.course), imaging.lend)
+            may_stop = partial(self._may_stop, list(work.targets), imaging, self.saving)
+            return checkpoint.plan_of(work, may_stop, upon=upon if self.request.live else None)
         if imaging:
             return imaged(work, imaging, not self.request.timeout, partial(self.job.results.add, imaging))
         return checkpoint.plan_of(work, beside=beside)

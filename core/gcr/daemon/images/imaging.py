@@ -147,7 +147,8 @@ class Imaging(Struct, eq=False):
         """
         with_data = [target for target in targets if target.bytes_by_device]
         for target in with_data:
-            self._lend(target, _staged(target), partial=False)
+            if target.pid not in self.ready().lent:
+                self._lend(target, _staged(target), partial=False)
         facts = self._described(with_data or targets, created, course)
         self.ready().write_held(facts, NO_TIMEOUT, self._watched(course))
 

@@ -9,11 +9,14 @@ with an image a third time, mostly after the decision (engine/part.py).
 from collections.abc import Callable
 from functools import partial
 
+from msgspec import Struct
+
 from gcr.api.barriers import Barrier
 from gcr.engine.plan import Plan, Step
 from gcr.engine.progress import Meter
 from gcr.engine.steps.barrier import Hold, HoldStill
 from gcr.engine.steps.books import CloseBooks
+from gcr.engine.steps.compare import Baselines, Compare
 from gcr.engine.steps.copy_out import CopyOut
 from gcr.engine.steps.decide import decide
 from gcr.engine.steps.freeze_and_drain import Beside, FreezeAndDrain
@@ -24,10 +27,18 @@ from gcr.engine.steps.prepare import Prepare, Reserve
 from gcr.engine.steps.quiesce import Quiesce
 from gcr.engine.steps.release import release
 from gcr.engine.steps.resident import RefuseToStay
-from gcr.engine.steps.stage import Stage
+from gcr.engine.steps.run_on import Copied
+from gcr.engine.steps.stage import Lend, Stage
 from gcr.engine.streaming import Outlet, Stream, without_room
 from gcr.engine.work import Work
 from gcr.errors import NoRoom
+
+
+class Upon(Struct, frozen=True):
+    """The parent of the image that a live checkpoint goes into: its hashes, and the taker of the copies."""
+
+    baselines: Baselines
+    copied: Copied
 
 
 def plan_of(
@@ -35,10 +46,12 @@ def plan_of(
     may_stop: Callable[[], object] = lambda: None,
     outlet: Outlet | None = None,
     beside: Beside | None = None,
+    upon: Upon | None = None,
 ) -> Plan:
     """Returns the plan. `outlet`: where the bytes go that the host has no room for; without one NoRoom is raised.
 
     may_stop: asked before anything stops; raises what speaks against it · beside: begins with the drain
+    upon: with it an image is spared the names of the bytes that its parent has
     """
     meter = Meter(work.course, "draining", {})
     behind_the_gates: list[Step] = [CloseBooks(work, meter), RefuseToStay(work)]
@@ -47,6 +60,7 @@ def plan_of(
         Prepare(work),
         RefuseToStay(work),
         Reserve(work, partial(_stream, work, outlet), may_stop),
+        *([Compare(work, upon.baselines, whole=True)] if upon else []),
         *([CopyLive(work)] if work.options.live else []),
         Hold(work.course, Barrier.ADMITTED),
         Quiesce(work),
@@ -56,6 +70,7 @@ def plan_of(
         HandOver(work),
         FreezeAndDrain(work, meter, beside),
         Stage(work),
+        *([Lend(work, upon.copied)] if upon else []),
         WriteOut(work),
         AwaitImages(work),
     ]

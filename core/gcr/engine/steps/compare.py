@@ -1,4 +1,4 @@
-"""The bytes that an image's parent has: these are not copied again."""
+"""The bytes that an image's parent has: the image takes the parent's names of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,10 +16,14 @@ Baselines = Callable[[Sequence[Target]], Mapping[int, int]]
 
 
 class Compare(Struct, frozen=True):
-    """Gives the workers the parent's hashes. They go with the exports."""
+    """Gives the workers the parent's hashes. They go with the exports.
+
+    whole: the copies get the parent's bytes as well, since the processes may have to come back from them
+    """
 
     work: Work
     baselines: Baselines
+    whole: bool = False
 
     def do(self, undo: Transaction) -> None:
         """Raises UnsupportedState where nothing can be copied, or a program itself would have to copy."""
@@ -30,6 +34,6 @@ class Compare(Struct, frozen=True):
         try:
             for target in targets:
                 for worker in target.workers() if target.pid in baselines else ():
-                    worker.copies.compare_with(target.copy_name, target.owner, baselines[target.pid])
+                    worker.copies.compare_with(target.copy_name, target.owner, baselines[target.pid], self.whole)
         finally:
             close_all([*baselines.values()])

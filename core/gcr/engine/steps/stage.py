@@ -1,4 +1,7 @@
-"""STAGE: the process and its keeper receive what they need to come back without gcr's daemon and workers."""
+"""STAGE: the process and its keeper receive what they need to come back without gcr's daemon and workers.
+
+An image that builds upon another one receives the same bytes, with what the device's hashes say of the parent's.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,6 +9,7 @@ from functools import partial
 from msgspec import Struct
 
 from gcr.engine.sealing import seal
+from gcr.engine.steps.run_on import Copied
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.transaction import Transaction
@@ -32,6 +36,21 @@ class Stage(Struct, frozen=True):
             keep(target, fds)
         finally:
             close_all(fds)
+
+
+class Lend(Struct, frozen=True):
+    """Hands the staged copies to the image's writer, which reads what the parent has not. It holds them until its end.
+
+    Copies of processes that copied themselves are lent later, as they were staged.
+    """
+
+    work: Work
+    copied: Copied
+
+    def do(self, undo: Transaction) -> None:
+        for target in self.work.targets:
+            if target.bytes_by_device and not target.process.copied_out:
+                self.copied(target, seal(target, partial=True))
 
 
 def keep(target: Target, fds: Sequence[int]) -> None:

@@ -25,9 +25,9 @@ class WorkerCopies(WorkerCalls):
         """Takes places in the arena for memory that the process's agent copies. `seal` names them. Raises NoRoom."""
         self._call(ops.LayOut(copy, owner, rows(specs)), timeout=120.0)
 
-    def compare_with(self, copy: CopyName, owner: str, baseline: int) -> None:
-        """Gives the copy a Baseline, of which it need not have the bytes. Only before it is made."""
-        self._call(ops.CompareWith(copy, owner), [baseline], timeout=60.0)
+    def compare_with(self, copy: CopyName, owner: str, baseline: int, whole: bool = False) -> None:
+        """Gives the copy a Baseline, whose bytes it may lack unless it is `whole`. Only before it is made."""
+        self._call(ops.CompareWith(copy, owner, whole), [baseline], timeout=60.0)
 
     def copy_live(self, copy: CopyName, owner: str, deadline: float, progress: Progress) -> ops.CopiedLive:
         """Copies all held memory to the arena while the program runs. `drain` then copies the later changes."""

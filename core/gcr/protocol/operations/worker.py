@@ -217,8 +217,12 @@ class LayOut(Named[Nothing], frozen=True):
 
 
 class CompareWith(Named[Nothing], frozen=True):
+    """`whole`: the copy gets every byte all the same, and an image is told which ones the baseline has."""
+
     op = "compare_with"
     takes = "a Baseline"
+
+    whole: bool = False
 
 
 class CopiedLive(Moved, frozen=True):

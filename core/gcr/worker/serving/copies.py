@@ -58,7 +58,7 @@ class CopyServing(Struct, frozen=True):
 
     def _compare_with(self, asked: ops.CompareWith, fds: list[int]) -> None:
         (fd,) = fds
-        self.holdings.copy(asked.copy, asked.owner).compare_with(Baseline.from_fd(fd))
+        self.holdings.copy(asked.copy, asked.owner).compare_with(Baseline.from_fd(fd), asked.whole)
 
     def _copy_live(self, asked: ops.CopyLive, request: Request) -> ops.CopiedLive:
         copy = self.holdings.copy(asked.copy, asked.owner)
