@@ -135,6 +135,10 @@ class Node:
     def records(self) -> list[Path]:
         return sorted((self.folder / "state" / "gcr" / "migrations").glob("*/*.json"))
 
+    def device_bytes(self) -> int:
+        """Returns the bytes that the simulated device counts as used."""
+        return sum(row["used_bytes"] for row in self.gcr("devices").body["devices"])
+
     def logs(self) -> str:
         files = sorted((self.folder / "state").rglob("*.log"))
         return "".join(f"==== {self.name} {path.name}\n{path.read_text(errors='replace')[-6000:]}" for path in files)

@@ -17,6 +17,7 @@ from gcr.testing.machine import simulated_driver
 pytestmark = [pytest.mark.usefixtures("criu"), pytest.mark.timeout(300)]
 
 WORDS = ("--pause", "0.02")
+JOB_BYTES = 16 << 20  # of device memory
 DEVICE = "import sys; sys.path.insert(0, sys.argv[1]); from cuda_device import CudaDevice; CudaDevice()"
 
 
@@ -50,7 +51,9 @@ def test_a_job_moves_while_it_runs_and_prints_what_a_bare_run_prints(nodes: TwoN
     jsonschema.Draft202012Validator(schemas.load("migrate")).validate(moved.body)
     assert nodes.states() == (None, "running")
     assert moved.body["outcome"] == "done"
-    assert moved.body["stop"]["stop_s"] > 0
+    stop = moved.body["stop"]
+    assert stop["stop_s"] > 0
+    assert (stop["not_filled"], stop["filled_bytes"] >= JOB_BYTES) == ("", True)
     runs_at(nodes, "b", out)
 
 
@@ -61,6 +64,7 @@ def runs_at(nodes: TwoNodes, node: str, out: Path) -> None:
     assert (here.images(), there.images()) == ([], [])
     assert (here.records(), there.records()) == ([], [])
     assert (here.packs(), there.packs()) == ([], [])
+    assert there.device_bytes() < JOB_BYTES
     ends_as_bare(nodes, out)
 
 
@@ -174,6 +178,34 @@ def test_a_death_at_the_target_once_it_has_the_job_brings_it_back_there(nodes: T
         said = nodes.migrate("--recover")
     assert (said.code, said.body["outcome"]) == (0, "done"), said
     runs_at(nodes, "b", out)
+
+
+@pytest.mark.parametrize("step", ["copy", "stop"])
+@pytest.mark.slow
+def test_a_worker_that_dies_while_devices_are_filled_costs_time_alone(nodes: TwoNodes, step: str) -> None:
+    """The restore reads the image whole."""
+    out = nodes.run(*WORDS)
+    with nodes.held(f"migrate.{step}") as moving:
+        nodes.b.inject(f"fill.flowed hold {nodes.b.place}/filling")
+    filling = nodes.b.folder / "filling"
+    nodes.until(filling.exists, "the devices are being filled")
+    nodes.b.kill("gcr.worker")
+    filling.unlink()
+    said = nodes.said(moving)
+    assert (said.code, said.body["outcome"]) == (0, "done"), said
+    assert said.body["stop"]["not_filled"]
+    runs_at(nodes, "b", out)
+
+
+@pytest.mark.slow
+def test_a_target_daemon_that_dies_while_devices_are_filled_leaves_the_job_at_the_source(nodes: TwoNodes) -> None:
+    out = nodes.run(*WORDS)
+    nodes.b.inject("fill.fitted die")
+    said = nodes.migrate()
+    assert said.body["outcome"] == "taken_back", said
+    assert nodes.b.gcr("daemon", "start").code == 0
+    assert nodes.migrate("--recover").code == 0
+    runs_at(nodes, "a", out)
 
 
 @pytest.mark.slow

@@ -132,11 +132,30 @@ class Exchange(Struct, frozen=True):
 
 
 class Pull(Named, frozen=True, kw_only=True):
-    """Pulls an image. With `revive` it awaits the image, and then makes the processes of the job again, suspended."""
+    """Pulls an image. With `revive` it awaits the image, and then makes the processes of the job again, suspended.
+
+    fill: of this image; the devices are filled with it beside that
+    """
 
     image: str
     exchange: Exchange
     revive: bool = False
+    fill: "Fill | None" = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_image_name(self.image)
+
+
+class Fill(Named, frozen=True, kw_only=True):
+    """Fills the devices with the bytes of an image that is here, but for those that they have from an earlier one.
+
+    devices: those of the target by those of the source, by UUID
+    """
+
+    image: str
+    world: World
+    devices: Mapping[str, str]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,7 +179,7 @@ class Forget(Named, frozen=True, kw_only=True):
     images: tuple[str, ...] = ()
 
 
-AnyStep = Describe | Begin | Move | Own | Standing | Warm | Look | Offer | Pull | Run | Abandon | Forget
+AnyStep = Describe | Begin | Move | Own | Standing | Warm | Fill | Look | Offer | Pull | Run | Abandon | Forget
 
 S = TypeVar("S", bound=Answer)
 
@@ -233,11 +252,23 @@ class Offered(Answer, frozen=True, kw_only=True):
 
 
 class Pulled(Answer, frozen=True, kw_only=True):
-    """A pull. `processes_s`: seconds until the processes were there, 0 where they were not asked for."""
+    """A pull. `processes_s`: seconds until the processes were there, 0 where they were not asked for.
+
+    filled: the end of the fill beside it
+    """
 
     bytes_moved: int
     pull_s: float
     processes_s: float = 0.0
+    filled: "Filled | None" = None
+
+
+class Filled(Answer, frozen=True, kw_only=True):
+    """A fill. `bytes`: those that were read and copied. `refused`: why nothing is on the devices ahead, else empty."""
+
+    bytes: int
+    fill_s: float
+    refused: str = ""
 
 
 class RanOn(Answer, frozen=True, kw_only=True):
@@ -263,10 +294,13 @@ class StopReport(Answer, frozen=True, kw_only=True):
     """The stop. `stop_s`: from the first closed gate at the source to open gates at the target
 
     phases_s: the end of each part, in seconds from the first closed gate
+    filled_bytes: copied to the target's devices as images came in · not_filled: why the last image was read whole
     """
 
     stop_s: float
     phases_s: Mapping[str, float]
+    filled_bytes: int = 0
+    not_filled: str = ""
 
 
 class MigrationReport(Answer, frozen=True, kw_only=True):

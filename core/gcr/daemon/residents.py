@@ -1,4 +1,4 @@
-"""Resident memory of suspended jobs, on all devices: what is there, and its eviction.
+"""Resident memory of suspended jobs, and of those that are on their way here: what is there, and its eviction.
 
 The workers have the books (worker/residence.py), since each may end at any time. The daemon keeps a mark for each
 device where a worker may have such memory: agents that find no room there ask for it (occupied.py).
@@ -12,6 +12,7 @@ from threading import Lock
 
 from msgspec import Struct, field
 
+from gcr.daemon.coming import AllComing
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.occupied import Occupied
 from gcr.engine.side_by_side import side_by_side
@@ -37,6 +38,7 @@ class Residents(Struct):
     fleet: Fleet
     occupied: Occupied
     evicted: Callable[[str], object]  # gets the hold of a process after its memory was evicted
+    arriving: AllComing = field(default_factory=AllComing)
     _marks: dict[str, ExitStack] = field(default_factory=dict)  # by device
     _begun: int = 0  # calls of `stay` so far
     _ended: int = 0
@@ -61,7 +63,7 @@ class Residents(Struct):
 
     def may_be_on(self, device: str) -> bool:
         """Tells whether there may be some on a device, without a question to its worker."""
-        return device in self._marks
+        return device in self._marks or self.arriving.may_be_on(device)
 
     def all(self) -> Sequence[Resident]:
         """Returns what can be evicted, the memory that became resident first before the rest."""
@@ -81,10 +83,12 @@ class Residents(Struct):
 
     def free(self, devices: Collection[str]) -> None:
         """Evicts all of it on these devices. Raises nothing."""
+        self.arriving.free(devices)
         side_by_side(partial(self._make_way_of, one) for one in self.all() if one.worker.device in devices)
 
     def free_all(self) -> None:
         """Evicts all of it. Raises nothing."""
+        self.arriving.free_all()
         self.free({*self._marks})
 
     def keep_spare(self) -> None:
@@ -100,6 +104,7 @@ class Residents(Struct):
 
     def settle(self) -> None:
         """Removes the marks of devices where none is left."""
+        self.arriving.settle()
         with self._lock:
             begun = self._begun
             if not self._marks or begun != self._ended:

@@ -25,21 +25,38 @@ from msgspec import Struct, field
 from gcr.engine.node import Course
 from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import side_by_side
-from gcr.engine.target import Target
 from gcr.errors import RolledBack
 from gcr.peers.worker import WorkerPeer
 from gcr.protocol.operations.operation import Done, Progress
-from gcr.protocol.operations.worker import Moved
+from gcr.protocol.operations.worker import CopyName, Moved
 from gcr.protocol.seqpacket import close_all
 
 MOST_SLOTS, FEWEST_SLOTS = 4, 2  # one is read into while another is copied from
 TELL_EVERY = 0.1
 
-Inlet = tuple[Target, WorkerPeer]  # a process, and the worker of a device that it comes back on
+
+class Arriving(Protocol):
+    """A process, or its memory alone, that comes to devices. `owner`: names it in messages."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def copy_name(self) -> CopyName: ...
+
+    @property
+    def owner(self) -> str: ...
+
+    def left(self, device: str) -> str:
+        """Returns the device that it left, given the one it comes to."""
+        ...
 
 
-class Imaged(Protocol):
-    """An image of the job. `device` is the one that the process left. Raises Damaged, StoreUnusable …"""
+Inlet = tuple[Arriving, WorkerPeer]  # the latter of a device that it comes to
+
+
+class Flowing(Protocol):
+    """An image that is read, or a part of it. `device`: that which the process left. Raises Damaged, StoreUnusable."""
 
     def size(self, pid: int, device: str) -> int:
         """Returns the bytes of a process on a device."""
@@ -47,14 +64,6 @@ class Imaged(Protocol):
 
     def windows(self, pid: int, device: str, most: int) -> Iterator[tuple[int, int]]:
         """Yields offset on the line and size, of at most `most` bytes: every byte once."""
-        ...
-
-    def tables(self, pid: int) -> list[int]:
-        """Returns sealed tables without segments, one a device; the caller's."""
-        ...
-
-    def whole(self, pid: int) -> list[int]:
-        """Returns all of a process in host memory, as a checkpoint stages it; the caller's. Raises NoRoom."""
         ...
 
     def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
@@ -66,10 +75,26 @@ class Imaged(Protocol):
         ...
 
 
+class Imaged(Flowing, Protocol):
+    """An image of the job, for a restore."""
+
+    def tables(self, pid: int) -> list[int]:
+        """Returns sealed tables without segments, one a device; the caller's."""
+        ...
+
+    def whole(self, pid: int) -> list[int]:
+        """Returns all of a process in host memory, as a checkpoint stages it; the caller's. Raises NoRoom."""
+        ...
+
+    def ahead(self, pid: int, device: str, worker: WorkerPeer) -> str | None:
+        """Returns the hold of memory that the worker has filled with this image already, once; None without any."""
+        ...
+
+
 class Inflow(Struct):
     """One loading of an image. `copy_s`: the longest copy of a slot. `done`: bytes and seconds of each copy."""
 
-    image: Imaged
+    image: Flowing
     course: Course
     slot_bytes: int
     copy_s: float
@@ -92,7 +117,7 @@ class Inflow(Struct):
                 with self._ending_the_rest():
                     self._one_line(target, worker, meter)
 
-    def _one_line(self, target: Target, worker: WorkerPeer, meter: Meter) -> None:
+    def _one_line(self, target: Arriving, worker: WorkerPeer, meter: Meter) -> None:
         began, device, copy = time.monotonic(), target.left(worker.device), (target.pid, worker.device)
         left = self.image.windows(target.pid, device, self.slot_bytes)
         windows = _Windows(left, self._failed, partial(meter.at, copy))
@@ -113,7 +138,7 @@ class Inflow(Struct):
         self.done[copy] = Moved(windows.bytes, time.monotonic() - began)
         meter.at(copy, Done(windows.bytes))
 
-    def _one_slot(self, target: Target, worker: WorkerPeer, slot: int, windows: "_Windows") -> None:
+    def _one_slot(self, target: Arriving, worker: WorkerPeer, slot: int, windows: "_Windows") -> None:
         device = target.left(worker.device)
         with self._ending_the_rest():
             for offset, size in windows:

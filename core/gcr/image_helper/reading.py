@@ -1,4 +1,8 @@
-"""The operations that read one image: `open`, then `lend_slots` and `read`, or `load` and `loaded`."""
+"""The operations that read one image: `open`, then `lend_slots` and `read`, or `load` and `loaded`.
+
+A helper that fills memory of a job that is coming opens one image after the other: `open` · `lacking` · `lend_slots` ·
+`read` … · `brought`.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,6 +16,7 @@ from gcr.image.chunks.lines import FreshLine, Slots, by_device
 from gcr.image.files.manifest import Manifest
 from gcr.image.read.reader import ImageReader
 from gcr.image_helper.answering import store_of, telling
+from gcr.image_helper.ondevice import OnDevice
 from gcr.imageerrors import Damaged, WrongImage
 from gcr.memory.hostmemory import available_host_bytes
 from gcr.memory.layout import SealedTable
@@ -28,7 +33,7 @@ WINDOW_BYTES = 1 << 30  # of a line in memory of the helper's own
 class Reading(Struct):
     """The image that is read. `_came`: bytes read, as they come, by several threads.
 
-    `_stack` is never closed: closing it would wait for a store that hangs.
+    `_stack` is closed by the next `open` alone: else closing it would wait for a store that hangs.
     """
 
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -37,18 +42,26 @@ class Reading(Struct):
     _came: list[int] = field(default_factory=list)
     _loaded: dict[int, list[int]] = field(default_factory=dict)  # descriptors by pid
     _arriving: Incoming = field(default_factory=Incoming)  # descriptors by device
+    _on_device: OnDevice = field(default_factory=OnDevice)
 
     def operations(self) -> Handlers:
         return {
             ops.Open: self._open,
             ops.LendSlots: lambda asked, fds, _request: self._lend_slots(asked, fds),
             ops.Read: lambda asked, _fds, request: self._read(asked, request),
+            ops.Lacking: lambda asked, _fds, request: Answer(self._lacking(asked, request)),
+            ops.Brought: lambda asked, _fds, _request: self._on_device.brought(asked.pid, asked.device),
             ops.Load: lambda asked, _fds, request: Answer(self._load(asked.pid, request)),
             ops.Loaded: lambda asked, _fds, _request: Answer(fds=self._some_loaded(asked), kept=True),
         }
 
     def _open(self, asked: ops.Open, fds: list[int], request: Request) -> None:
-        """Opens an image; no file of it goes until the helper ends. Raises Damaged, WrongImage, NoSuchImage …"""
+        """Opens an image; no file of it goes until the helper ends, or opens the next.
+
+        Raises Damaged, WrongImage, NoSuchImage …
+        """
+        self._reader = None
+        self._stack.close()
         with telling(request, lambda: 0, 0):
             reader = ImageReader(store_of(asked, fds), asked.name, config.load().threads, self._came.append)
             self._reader = self._stack.enter_context(reader)
@@ -80,6 +93,14 @@ class Reading(Struct):
         with self._telling_all(request, self._reader):
             reach("image.read")
             self._reader.read(asked.pid, asked.device, offset, slots.slot(slot, size))
+
+    def _lacking(self, asked: ops.Lacking, request: Request) -> ops.Windows:
+        """Returns the windows that differ from what `brought` has told of. Raises UsageError, Damaged …"""
+        if self._reader is None:
+            raise UsageError("no image is open")
+        with self._telling_all(request, self._reader):
+            found = self._on_device.lacking(self._reader, (asked.pid, asked.device), asked.kept, asked.most)
+            return ops.Windows(tuple(found))
 
     def _load(self, pid: int, request: Request) -> ops.LoadedCount:
         """Reads all of one process into memory of the helper's own, or none of it. Raises Damaged, NoRoom …"""

@@ -74,7 +74,12 @@ def _report(steps: Steps, outcome: Outcome) -> MigrationReport:
     stop = None
     if "running" in course.phases:
         phases = dict(sorted(course.phases.items(), key=lambda mark: mark[1]))
-        stop = StopReport(stop_s=course.phases["running"], phases_s=phases)
+        stop = StopReport(
+            stop_s=course.phases["running"],
+            phases_s=phases,
+            filled_bytes=steps.filler.bytes,
+            not_filled=steps.filler.refused,
+        )
     return MigrationReport(
         job=between.job,
         id=course.id,

@@ -37,6 +37,7 @@ from gcr.errors import GcrError, RolledBack
 from gcr.job.migrations import image_of
 from gcr.job.mover import Mover
 from gcr.migration.admission import admit
+from gcr.migration.filling import Filler
 from gcr.migration.holding import Holding
 from gcr.migration.messages import Heard, Order
 from gcr.migration.rounds import Round
@@ -82,6 +83,13 @@ class Steps(Struct):
     _exchange: Exchange | None = None
     _arriving: "Future[Pulled] | None" = None
     _holding: Holding | None = None
+    _filler: Filler | None = None
+
+    @property
+    def filler(self) -> Filler:
+        """Fills the target's devices."""
+        self._filler = self._filler or Filler(self.between, self.course.id)
+        return self._filler
 
     def by_order(self) -> Mapping[Order, Callable[[], Heard]]:
         return {
@@ -113,6 +121,7 @@ class Steps(Struct):
         there = target.take(Look(job=job, world=facts.world, files=here.files), NodeFacts, limit)
         self.course.moves = admit(job, facts, here, there, self.between.devices)
         self.facts, self._nodes = facts, (here, there)
+        self.filler.world, self.filler.devices = facts.world, self.course.moves
         return Heard.DONE
 
     def _begin(self) -> Heard:
@@ -134,6 +143,7 @@ class Steps(Struct):
         copied = time.monotonic()
         pulled = self._pulled(image)
         self.course.rounds.append(Round(pulled.bytes_moved, copied - began, pulled.pull_s))
+        self.filler.begin(image)
         return Heard.DONE
 
     def _leave(self) -> Heard:
@@ -141,6 +151,7 @@ class Steps(Struct):
         job, devices = self.between.job, tuple(sorted({*self.course.moves.values()}))
         warm = Warm(job=job, id=self.course.id, world=self.facts.world, devices=devices)
         self.between.target.take(warm, Found, self.between.timeout)
+        self.filler.wait()
         self._move("leaving")
         return Heard.DONE
 
@@ -271,9 +282,13 @@ class Steps(Struct):
 
     def _pulled(self, image: str, revive: bool = False) -> Pulled:
         assert self._exchange
-        step = Pull(job=self.between.job, id=self.course.id, image=image, exchange=self._exchange, revive=revive)
+        fill = self.filler.step(image) if revive else None
+        step = Pull(
+            job=self.between.job, id=self.course.id, image=image, exchange=self._exchange, revive=revive, fill=fill
+        )
         pulled = self.between.target.take(step, Pulled, self.between.timeout)
         self.course.sent += pulled.bytes_moved
+        self.filler.note(pulled.filled)
         return pulled
 
     def _move(self, stage: str) -> Found:

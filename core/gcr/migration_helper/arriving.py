@@ -3,14 +3,16 @@
 import logging
 import time
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from msgspec.structs import asdict, replace
 
 from gcr.api.events import ProgressEvent
 from gcr.api.listings import JobInfo
-from gcr.api.migrations import Abandon, Forget, Found, Pull, Pulled, RanOn, Run
-from gcr.errors import DeadlinePassed, Lost, RolledBack
+from gcr.api.migrations import Abandon, Fill, Filled, Forget, Found, Pull, Pulled, RanOn, Run
+from gcr.api.requests import MigrateRequest
+from gcr.errors import DeadlinePassed, GcrError, Lost, RolledBack
 from gcr.image.store.location import is_none, store_path
 from gcr.image.store.store import Store
 from gcr.imageerrors import NoSuchImage, StoreBusy
@@ -26,6 +28,7 @@ from gcr.trees import end_all, tree_of
 log = logging.getLogger("gcr.migration")
 
 CLEAN_S = 5.0
+GRACE_S = 30.0  # for the daemon to take back a fill that was too slow
 REST_S = 60.0  # for a job to come to rest, or to end
 _LOOK_S = 0.02
 _AWAIT_S = 0.1  # between two looks whether the source has the image: each is a connection
@@ -42,13 +45,27 @@ def pulled(step: Pull, limit: float, tell: Tell) -> Pulled:
     done = _awaited(step, end, tell)
     tell(ProgressEvent(phase="processes"))
     began = time.monotonic()
-    commands.asked("restore", "--image", step.image, "--suspended", step.job, limit=max(1.0, end - began))
+    with ThreadPoolExecutor(1, "gcr-fill") as beside:
+        filled = beside.submit(_filled, step.fill, end) if step.fill else None
+        commands.asked("restore", "--image", step.image, "--suspended", step.job, limit=max(1.0, end - began))
+        processes_s = time.monotonic() - began
     try:
         _refuse_over(step)
     except NoSuchMigration:  # it was abandoned before there was a process that could have been ended
         _end_arrived(step.job, (step.image,))
         raise
-    return replace(done, processes_s=time.monotonic() - began)
+    return replace(done, processes_s=processes_s, filled=filled.result() if filled else None)
+
+
+def _filled(step: Fill, end: float) -> Filled:
+    """Has the daemon fill the devices. Raises nothing: the restore reads the image where that fails."""
+    began = time.monotonic()
+    limit = max(1.0, end - began)
+    try:
+        with Client.connect(autostart=False) as client:
+            return client.ask(MigrateRequest(step=step.to_json(), timeout=limit), Filled, timeout=limit + GRACE_S)
+    except GcrError as error:
+        return Filled(bytes=0, fill_s=time.monotonic() - began, refused=error.message)
 
 
 def _awaited(step: Pull, end: float, tell: Tell) -> Pulled:

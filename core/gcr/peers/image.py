@@ -4,7 +4,7 @@ It raises what the helper raised, PeerGone or DeadlinePassed.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from msgspec import Struct, field
@@ -142,6 +142,19 @@ class ImagePeer(Struct):
         After any error the helper may still be writing to the slot.
         """
         self._asked(ops.Read(pid, device, window), timeout, patience)
+
+    def lacking(
+        self, pid: int, device: str, kept: Collection[int], most: int, timeout: float, patience: Patience
+    ) -> Sequence[tuple[int, int]]:
+        """Returns the windows of a line of the open image that are not on the device by now: offset and size.
+
+        kept: ids of allocations that lie there as `brought` has told. No chunk is known to be there until the next one.
+        """
+        return self._asked(ops.Lacking(pid, device, tuple(sorted(kept)), most), timeout, patience).windows
+
+    def brought(self, pid: int, device: str) -> None:
+        """Tells that all windows that were `lacking` are on the device. This helper knows their names from then on."""
+        self._call(ops.Brought(pid, device), CALL_TIMEOUT)
 
     def load(self, pid: int, timeout: float, patience: Patience) -> list[int]:
         """Returns descriptors of all of a process, as a checkpoint stages it; the caller's. Raises Damaged, NoRoom …"""

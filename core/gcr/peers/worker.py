@@ -5,6 +5,7 @@ It raises the worker's own error, PeerGone or DeadlinePassed.
 
 from gcr.peers.waiting import BRIEF, CALL_TIMEOUT
 from gcr.peers.worker_memory.calls import WorkerCalls
+from gcr.peers.worker_memory.coming import WorkerComing
 from gcr.peers.worker_memory.copies import WorkerCopies
 from gcr.peers.worker_memory.handles import WorkerHandles
 from gcr.peers.worker_memory.rings import WorkerRings
@@ -26,6 +27,11 @@ class WorkerPeer(WorkerCalls):
     def copies(self) -> WorkerCopies:
         """The operations on copies in the arena, and on snapshots that become copies."""
         return WorkerCopies(self.channel)
+
+    @property
+    def coming(self) -> WorkerComing:
+        """The operations on memory of processes that are on their way here."""
+        return WorkerComing(self.channel)
 
     @property
     def rings(self) -> WorkerRings:

@@ -65,6 +65,18 @@ class Holdings(Struct):
         found = {hold: (each.evictable_bytes, each.residence) for hold, each in memories.items()}
         return {hold: (size, residence.since) for hold, (size, residence) in found.items() if residence}
 
+    def rename(self, old: str, new: str) -> Holding | None:
+        """Gives a holding another name, and returns it; None without any. Raises WrongState for a taken name."""
+        with self._lock:
+            known = self._by_hold.get(old)
+            if known is None:
+                return None
+            if new in self._by_hold:
+                raise WrongState("memory of this process is held already")
+            self._by_hold[new] = self._by_hold.pop(old)
+            known.memory.owner = new
+            return known
+
     def remove(self, hold: str) -> None:
         with self._lock:
             self._by_hold.pop(hold, None)

@@ -5,13 +5,14 @@ from typing import Any
 
 from gcr.protocol.batches import Incoming
 from gcr.protocol.channel import Request
-from gcr.protocol.operations import ring
+from gcr.protocol.operations import coming, ring
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import Answer, Dispatcher, Handler, Handlers, Operation
 from gcr.worker.bounce import Slots
 from gcr.worker.holdings import Holdings
 from gcr.worker.link import Link
 from gcr.worker.preparing import Preparing
+from gcr.worker.serving.coming import ComingServing
 from gcr.worker.serving.copies import CopyServing
 from gcr.worker.serving.device import DeviceServing
 from gcr.worker.serving.handles import HandleServing
@@ -33,6 +34,8 @@ STEPS: frozenset[type[Operation[Any]]] = frozenset(
         ops.CopyOn,
         ring.Fill,
         ring.Empty,
+        coming.Fit,
+        coming.Inherit,
         ops.Seal,
         ops.SealedSegments,
     }
@@ -76,6 +79,7 @@ class WorkerService:
             **CopyServing(self.holdings, self.link, self._incoming, self._slots).operations(),
             **SnapshotServing(self.holdings, self.link).operations(),
             **RingServing(self.holdings).operations(),
+            **ComingServing(self.holdings).operations(),
         }
 
     def _counted(self, handlers: Handlers) -> Handlers:

@@ -13,9 +13,12 @@ from typing import Any
 from gcr.api.answers import Answer
 from gcr.api.events import ProgressEvent
 from gcr.api.migrations import (
+    Abandon,
     AnyStep,
     Begin,
     Describe,
+    Fill,
+    Forget,
     Found,
     JobFacts,
     Look,
@@ -31,7 +34,7 @@ from gcr.api.migrations import World as Drivers
 from gcr.api.requests import CheckpointRequest, MigrateRequest
 from gcr.control import ControlMeans
 from gcr.converting import convert
-from gcr.daemon.commands import looking, whole
+from gcr.daemon.commands import filling, looking, whole
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.fleet import start_child
@@ -68,6 +71,11 @@ def run(node: Coordinator, request: MigrateRequest, asked: Asked) -> Answer:
             for device in step.devices:
                 node.worker(_world_of(step.world), device)
             return Found()
+        case Fill() as step:
+            return filling.fill(node, step, _world_of(step.world), request.timeout, asked)
+        case Abandon() | Forget() as step:
+            node.residents.arriving.drop(step.job, step.id)  # it keeps images that are to go
+            return _by_helper(step, request.timeout, asked)
         case step:
             return _by_helper(step, request.timeout, asked)
 

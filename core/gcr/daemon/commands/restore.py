@@ -163,7 +163,11 @@ class Attempt(Struct, frozen=True):
             target.come_back(moves)
         source, unhurried = image_of(job, self.request, self.asked.key), not self.request.timeout
         start = partial(node.fleet.image_helper, acting(job, self.request, self.asked.caller))
-        with opened(source, owners, start, course, node.config.store_s, unhurried, decision) as image:
+        coming = node.residents.arriving.known(job.name)
+        with (
+            opened(source, owners, start, course, node.config.store_s, unhurried, decision, coming) as image,
+            node.residents.arriving.ended_by(job.name, coming),
+        ):
             done = Restore(job.name, targets, decision, node, course, image, orphaned=left)
             carry_out(node, job, plan_of(done), targets)
         job.decision = None

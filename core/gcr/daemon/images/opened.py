@@ -8,9 +8,12 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
 
 from msgspec.structs import replace
 
+from gcr.daemon.coming import Coming
 from gcr.daemon.images.imaging import NO_TIMEOUT
 from gcr.daemon.images.silence import WATCHED_S, Reading, event_of
 from gcr.engine.node import Course
@@ -23,6 +26,7 @@ from gcr.image.files.manifest import Cut, Manifest
 from gcr.imageerrors import WrongImage
 from gcr.job.decisions import DecisionRecord
 from gcr.peers.image import ImagePeer, StorePlace
+from gcr.peers.worker import WorkerPeer
 from gcr.processes import ProcessIdentity, alive
 from gcr.protocol.seqpacket import close_all
 
@@ -36,6 +40,7 @@ class OpenedImage:
     """Implements the engine's Imaged. `patience`: seconds that the store may keep silent.
 
     pids: in the image's tables, by the present ones where these are others
+    coming: memory that may have been filled with this image · open_later: opens it, before anything is read
     """
 
     manifest: Manifest
@@ -44,6 +49,9 @@ class OpenedImage:
     course: Course
     patience: float
     pids: Mapping[int, int] = field(default_factory=dict)
+    coming: Coming | None = None
+    open_later: Callable[[], object] | None = None
+    _opening: Lock = field(default_factory=Lock)
     _lines: Mapping[LineKey, ImagedLine] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,6 +81,7 @@ class OpenedImage:
         return fds
 
     def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
+        self._open()
         for helper in self.helpers:
             helper.lend_slots(device, slot_bytes, fds)
 
@@ -81,9 +90,22 @@ class OpenedImage:
         helper.read(self._imaged(pid), device, window, _left(self.course), self._reading())
 
     def whole(self, pid: int) -> list[int]:
+        self._open()
         reading = self._reading()
         reading.tell = lambda now: self.course.progress(event_of("reading", now))
         return self.helpers[0].load(self._imaged(pid), _left(self.course), reading)
+
+    def ahead(self, pid: int, device: str, worker: WorkerPeer) -> str | None:
+        coming = self.coming
+        if coming is None or coming.whole != self.manifest.seal():
+            return None
+        return coming.taken(self._imaged(pid), device, worker)
+
+    def _open(self) -> None:
+        with self._opening:
+            if self.open_later:
+                self.open_later()
+            self.open_later = None
 
     def _imaged(self, pid: int) -> int:
         return self.pids.get(pid, pid)
@@ -102,10 +124,12 @@ def opened(
     patience: float,
     unhurried: bool,
     decision: DecisionRecord | None = None,
+    coming: Coming | None = None,
 ) -> Iterator[OpenedImage | None]:
     """Opens the image, by name and store, to restore from instead of host memory. Yields None if none was asked for.
 
     decision: on the processes. They may have come back from an image themselves, and under other pids
+    coming: memory of the job that was filled ahead, if there is any
     unhurried: no caller has named a deadline, so the disk may take its time, as long as it is not silent.
     It is of these very processes. No chunk was looked at yet. Raises NoSuchImage, WrongImage, Damaged, StoreUnusable,
     Interrupted, DeadlinePassed.
@@ -122,10 +146,16 @@ def opened(
         return helpers[-1]
 
     try:
-        manifest, pids = _looked_at(*asked, targets, started(), course, patience, decision)
-        _open_all(manifest, asked[1], helpers[0], started, course, patience)
+        if coming and (knows := coming.helper_that_knows()):
+            helpers.append(knows)
+        manifest, pids = _looked_at(*asked, targets, helpers[0] if helpers else started(), course, patience, decision)
+        open_all = partial(_open_all, manifest, asked[1], helpers[0], started, course, patience)
+        there = coming is not None and coming.whole == manifest.seal()
+        if not there:
+            open_all()
         course.mark("opened")
-        yield OpenedImage(manifest, helpers, asked[1].path, course, patience, pids)
+        later = open_all if there else None
+        yield OpenedImage(manifest, helpers, asked[1].path, course, patience, pids, coming, later)
     finally:
         for helper in helpers:
             helper.channel.close()

@@ -100,6 +100,8 @@ class MakeMemory(Struct, frozen=True):
         image = self.restore.image
         if image or _elsewhere(target, worker):
             worker.surrender(target.hold)  # what it knows of the process is of another device, or in no image
+            if image and (ahead := image.ahead(target.pid, target.left(worker.device), worker)):
+                worker.coming.inherit(target.copy_name, ahead)
         elif worker.copies.knows(target.copy_name):
             return
         fds = image.tables(target.pid) if image else target.staged()

@@ -171,6 +171,34 @@ class Read(Passing, frozen=True):
     op = "read"
 
 
+class Windows(Struct, frozen=True):
+    """Offset on the line and size of each window."""
+
+    windows: tuple[tuple[int, int], ...]
+
+
+class Lacking(Operation[Windows], frozen=True):
+    """Asks for the windows of a line that differ from what is on the device, of at most `most` bytes.
+
+    kept: ids of allocations that keep the bytes that `brought` has told of; the rest is lacking
+    """
+
+    op = "lacking"
+
+    pid: int
+    device: str
+    kept: tuple[int, ...]
+    most: Size
+
+
+class Brought(OfProcess[Nothing], frozen=True):
+    """Every window that was lacking of a line is on the device."""
+
+    op = "brought"
+
+    device: str
+
+
 class LoadedCount(Struct, frozen=True):
     descriptors: int
 
