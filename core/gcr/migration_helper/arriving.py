@@ -32,6 +32,11 @@ GRACE_S = 30.0  # for the daemon to take back a fill that was too slow
 REST_S = 60.0  # for a job to come to rest, or to end
 _LOOK_S = 0.02
 _AWAIT_S = 0.1  # between two looks whether the source has the image: each is a connection
+_RESTORES = (  # imports of the command that makes processes
+    *("gcr.cli.commands.restore", "gcr.cli.reviving", "gcr.supervisor.process"),
+    *("gcr.image.read.folder", "gcr.image.read.reader", "gcr.image.store.store", "gcr.image.disk.failing"),
+    *("google.protobuf.descriptor_pool", "google.protobuf.message_factory", "google.protobuf.descriptor_pb2"),
+)
 _RUNNING, _SUSPENDED = "running", ("suspended", "data_suspended")
 _SAVED = (*_SUSPENDED, "stopped", "restoring")  # states in which a program that ends is in its image still
 
@@ -42,13 +47,16 @@ def pulled(step: Pull, limit: float, tell: Tell) -> Pulled:
     if not step.revive:
         return _timed(step, limit, tell)
     end = time.monotonic() + limit
-    done = _awaited(step, end, tell)
-    tell(ProgressEvent(phase="processes"))
-    began = time.monotonic()
-    with ThreadPoolExecutor(1, "gcr-fill") as beside:
-        filled = beside.submit(_filled, step.fill, end) if step.fill else None
-        commands.asked("restore", "--image", step.image, "--suspended", step.job, limit=max(1.0, end - began))
-        processes_s = time.monotonic() - began
+    words = ("restore", "--image", step.image, "--suspended", step.job)
+    with commands.ready(*words, imports=_RESTORES) as restored:
+        done = _awaited(step, end, tell)
+        tell(ProgressEvent(phase="processes"))
+        began = time.monotonic()
+        with ThreadPoolExecutor(1, "gcr-fill") as beside:
+            filled = beside.submit(_filled, step.fill, end) if step.fill else None
+            made = restored(max(1.0, end - began))
+            log.info("job %s: its processes are there, phases in seconds: %s", step.job, made.get("processes_s"))
+            processes_s = time.monotonic() - began
     try:
         _refuse_over(step)
     except NoSuchMigration:  # it was abandoned before there was a process that could have been ended

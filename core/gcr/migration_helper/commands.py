@@ -3,8 +3,8 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any
 
@@ -20,26 +20,47 @@ _ending = False
 
 def asked(*words: str, limit: float) -> Mapping[str, Any]:
     """Returns the answer of a gcr command. Raises its error, DeadlinePassed after `limit` seconds, Interrupted."""
+    return _answer(words[0], _started(["-m", "gcr", "--json", *words], subprocess.DEVNULL), limit, None)
+
+
+@contextmanager
+def ready(*words: str, imports: Sequence[str]) -> Iterator[Callable[[float], Mapping[str, Any]]]:
+    """Starts a gcr command that waits within the block until what is yielded is called, which is as `asked` then.
+
+    It ends with the block where it was not called. imports: modules that it imports meanwhile. Raises Interrupted.
+    """
+    process = _started(["-m", "gcr.cli.ready", *imports, "--", "--json", *words], subprocess.PIPE)
+    try:
+        yield lambda limit: _answer(words[0], process, limit, b"go\n")
+    finally:
+        if process.returncode is None:
+            _interrupt(process)
+        with _lock:
+            _running.discard(process)
+        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+            pipe.close()
+
+
+def _started(words: Sequence[str], stdin: int) -> "subprocess.Popen[bytes]":
     with _lock:
         if _ending:
             raise Interrupted("the caller has left")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gcr", "--json", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd="/",
-        )
+        pipe = subprocess.PIPE
+        process = subprocess.Popen([sys.executable, *words], stdin=stdin, stdout=pipe, stderr=pipe, cwd="/")
         _running.add(process)
+        return process
+
+
+def _answer(command: str, process: "subprocess.Popen[bytes]", limit: float, said: bytes | None) -> Mapping[str, Any]:
     try:
-        said, error = process.communicate(timeout=limit)
+        answer, error = process.communicate(said, timeout=limit)
     except subprocess.TimeoutExpired as late:
         _interrupt(process)
-        raise DeadlinePassed(f"gcr {words[0]} has not answered for {limit:g} s") from late
+        raise DeadlinePassed(f"gcr {command} has not answered for {limit:g} s") from late
     finally:
         with _lock:
             _running.discard(process)
-    return checked(words[0], process.returncode, said, error)
+    return checked(command, process.returncode, answer, error)
 
 
 def end_all() -> None:
