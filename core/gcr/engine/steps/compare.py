@@ -28,7 +28,8 @@ class Compare(Struct, frozen=True):
     def do(self, undo: Transaction) -> None:
         """Raises UnsupportedState where nothing can be copied, or a program itself would have to copy."""
         targets = self.work.targets
-        refuse_nothing_to_move(targets)
+        if not self.whole:  # a job that stops may have none
+            refuse_nothing_to_move(targets)
         refuse_its_own_copy(targets)
         baselines = self.baselines(targets)
         try:
