@@ -1,4 +1,4 @@
-"""A set of numbers of which some can be drawn at random, without a look at all of them."""
+"""A set of numbers of which some can be taken from a random place, without a look at all of them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
@@ -41,8 +41,8 @@ class Bag:
         return True
 
     def some(self, most: int, random: Random) -> Sequence[int]:
-        """Returns `most` different numbers, or all, in a random order or from a random place on."""
-        if len(self._numbers) > most:
-            return random.sample(self._numbers, most)
-        start = random.randrange(len(self._numbers)) if self._numbers else 0
-        return self._numbers[start:] + self._numbers[:start]
+        """Returns `most` different numbers, or all, from a random place on."""
+        count = len(self._numbers)
+        start = int(random.random() * count)
+        found = self._numbers[start : start + most]
+        return found + self._numbers[: min(start, most - len(found))]

@@ -1,5 +1,7 @@
 """A peer as the swarm knows it: the pieces it has, those it was asked for, and whether it is worth asking."""
 
+from collections.abc import Container
+
 from msgspec import Struct, field
 
 from gcr.swarm.bag import Bag
@@ -33,8 +35,9 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Peer(Struct):
     """A peer. Times are those of the events.
 
-    last: asked only for pieces that no other peer has, or sends · has: the missing pieces that it has · asked: pieces
-    that it was asked for, with the time · growing: it may have more pieces later · heard: it has answered the last look
+    last: asked only for pieces that no other peer has, or sends · has: the missing pieces that it has, and some that
+    came since · asked: pieces that it was asked for, with the time · growing: it may have more pieces later · heard: it
+    has answered the last look
     stale: the answer to the look under way is not to be used
     """
 
@@ -51,16 +54,15 @@ class Peer(Struct):
     failures: int = 0
     distrusted: bool = False
 
-    def is_usable(self, now: float) -> bool:
-        return self.heard and not self.distrusted and self.rest_until <= now
-
     def is_due(self, now: float) -> bool:
         """Returns whether it is time to look at its pieces."""
         return not self.looking and not self.distrusted and self.look_at <= now
 
-    def is_out(self) -> bool:
+    def is_out(self, missing: Container[int]) -> bool:
         """Returns whether it has none of the missing pieces, and will have none."""
-        return self.distrusted or (self.heard and not self.growing and not self.has)
+        if self.distrusted:
+            return True
+        return self.heard and not self.growing and not any(piece in missing for piece in self.has)
 
     def rest(self, now: float, limits: Limits) -> None:
         """Leaves the peer alone for a while."""

@@ -14,6 +14,7 @@ from cluster_simulation import plots
 from cluster_simulation.assumptions import Assumptions, Cost, Faults, Limits, Link, Part, Spread
 from cluster_simulation.clock import Clock
 from cluster_simulation.cost import carried, decided
+from cluster_simulation.distribution import Receivers, Sharing
 from cluster_simulation.node import Node, State
 from cluster_simulation.relays import groups
 from cluster_simulation.tables import tables
@@ -152,6 +153,24 @@ def test_dead_nodes_do_not_make_a_mix():
 
 def _ended(states: dict[str, int]) -> Found:
     return replace(simulated(even(1), 0), states=states)
+
+
+SMALL = Sharing(nodes=6, image=64 << 20, packs=10, piece=1 << 20, link=1e8, store=1e8)
+
+
+def test_an_image_comes_to_every_node_and_not_before_its_links_could_carry_it():
+    found = Receivers(SMALL, 1).run("small")
+    assert (found.pieces, found.rounds) == (64, 1)
+    assert 1.0 <= found.copies < 2.5 and 0.0 < found.bound < 1.0
+    assert SMALL.bound_s < found.first_s <= found.last_s < found.alone_s
+    assert found == Receivers(SMALL, 1).run("small") != Receivers(SMALL, 2).run("small")
+
+
+def test_an_image_of_many_packs_comes_in_rounds_and_a_slow_store_is_the_bound():
+    many = replace(SMALL, packs=200)
+    assert (many.rounds, Receivers(many, 1).run("many").rounds) == ((16, 16, 16, 16), 4)
+    slow = replace(SMALL, store=1e7)
+    assert slow.bound_s == 10 * SMALL.bound_s < Receivers(slow, 1).run("slow").last_s
 
 
 def test_the_plots_and_tables_of_the_page_are_those_of_the_results():

@@ -1,6 +1,7 @@
 """The swarm's choices: every piece comes once, or is named as missing; requests stay within their limits."""
 
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -306,6 +307,45 @@ def test_eight_receivers_of_one_source_make_it_send_less_than_two_copies() -> No
     assert all(swarm.is_done() for swarm in swarms.values())
     assert len(given) / pieces < 1.6
     assert step < 1.6 * pieces  # a source that sends one piece a step needs 60
+
+
+def calls_of_an_event(peers: int) -> int:
+    """Returns the calls of functions for a piece that came, and the next orders, where all peers have all pieces."""
+    names, count = [f"p{number}" for number in range(peers)], 0
+    swarm = Swarm([1] * 400, dict.fromkeys(names, False), Limits(in_flight=8), random.Random(1), 0.0)
+    swarm.orders(0.0)
+    for name in names:
+        swarm.told(name, 0.1, range(400))
+    asked = [order for order in swarm.orders(0.1) if isinstance(order, Bring)]
+    assert len(asked) == 8
+
+    def profile(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        swarm.came(asked[0].peer, asked[0].piece, 0.2)
+        orders = swarm.orders(0.2)
+    finally:
+        sys.setprofile(None)
+    assert [type(order) for order in orders] == [Bring]
+    return count
+
+
+def test_an_event_costs_the_same_for_few_and_for_many_peers() -> None:
+    assert calls_of_an_event(1024) < 1.5 * calls_of_an_event(16)
+
+
+def test_pieces_that_came_take_no_memory_for_long() -> None:
+    swarm = Swarm([1] * 2000, {"source": False, "other": False}, Limits(in_flight=9999), random.Random(1), 0.0)
+    swarm.orders(0.0)
+    swarm.told("source", 0.1, range(2000))
+    swarm.told("other", 0.1, range(2000))
+    for piece in range(1990):
+        swarm.came("source", piece, 0.2)
+    swarm.told("other", 0.3, ())
+    assert [*swarm._crowd.all["other"].has] == list(range(1990, 2000))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9))), st.integers(0, 12))
