@@ -330,7 +330,7 @@ def test_new_processes_wait_at_ready_and_end_where_the_cut_is_given_up(nodes: No
         until(lambda: first.job(JOB) is None, 30, "its processes have ended")
         (odd.folder / "held").unlink()
         back = bringing.result(60)
-    assert back.report.outcome == "refused", back
+    assert back.report.outcome in ("refused", "taken_back"), back  # the odd node may be ready before that
     assert nodes.states() == ["stopped"] * FEW
     assert not any(alive(pid) for pid in pids)
 
