@@ -87,6 +87,7 @@ class SimulatedMachine:
         ours = {
             "XDG_RUNTIME_DIR": str(self.folder / "run"),
             "XDG_STATE_HOME": str(self.folder / "state"),
+            "XDG_DATA_HOME": str(self.folder / "data"),
             "GCR_SIM_STATE": str(self.simulated),
             "GCR_SIM_DEVICES": str(self.devices),
             "GCR_SIM_MEMORY": str(self.memory),

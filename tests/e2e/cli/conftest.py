@@ -45,7 +45,7 @@ Gcr = Callable[..., Ran]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
         folder = tmp_path / name.lower()
         folder.mkdir(mode=0o700)
         monkeypatch.setenv(name, str(folder))

@@ -166,14 +166,14 @@ def test_a_save_is_as_slow_as_the_slower_of_codec_and_store() -> None:
 @pytest.mark.usefixtures("slow_store")
 def test_on_a_slow_store_a_save_is_faster_from_the_second_on(run: Run) -> None:
     found, times = Compression("auto"), []
-    for step in (1, 2):
+    for step in (1, 2, 3):  # twice compressed: the machine may have other work meanwhile
         manifest, pace, took = save(run, step, weights(step, 10 << 20), found.packing())
         assert 0.5 * SLOW < pace.disk_bytes / pace.disk_s < 1.05 * SLOW
         found.learn(pace, manifest.costs.bytes_written)
         times.append(took)
         assert read(run, step) == weights(step, 10 << 20)
     assert found.packing() == "compressed", found.why
-    assert times[1] < 0.85 * times[0], (times, found.why)
+    assert min(times[1:]) < 0.85 * times[0], (times, found.why)
     assert 0.6 < (manifest.costs.bytes_stored or 0) / manifest.costs.bytes_written < 0.72
 
 
