@@ -72,7 +72,7 @@ class Former(Struct):
         return left
 
     def judge(self, copied: int, total: int) -> None:
-        """Notes how many of all bytes a copy had to read. Of one that had no former copy nothing is learned."""
+        """Notes how many of all bytes a copy had to read. Learns nothing from a copy that had no former one."""
         with self._lock:
             if not self._taken:
                 return
