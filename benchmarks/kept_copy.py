@@ -14,9 +14,9 @@ KEEP_COPY = "GCR_KEEP_COPY"
 def measure(
     command: Sequence[str], settle: float = SETTLE_SECONDS, cycles: int = CYCLES
 ) -> Iterator[dict[str, list[Row]]]:
-    """Each result has `fresh`, whose checkpoints copy everything, and `kept`: rows of a checkpoint and its restore.
+    """Yields rows of a checkpoint and its restore, more with each result. `fresh`: copies all · `kept`: does not.
 
-    `share`: of the chunks, changed just before. The first row of each way, whose share is None, leaves the first copy.
+    A row's `share` of the chunks has changed just before. In the first row of each way it is None: no copy is left yet.
     """
     ways: dict[str, list[Row]] = {}
     for way, setting in (("fresh", "0"), ("kept", "1")):

@@ -9,12 +9,11 @@ In between the bytes come through a ring, as from any image (streaming.py). The 
 from collections.abc import Sequence
 
 from gcr.errors import NoRoom
+from gcr.protocol.operations.coming import COMING
 from gcr.worker.holdings import Holdings
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.residence import Residence
 from gcr.worker.snapshot import spare_bytes
-
-COMING = 0  # the transaction of the copy by which the memory is laid out; no checkpoint has it
 
 
 def fit(copy: HostCopy) -> Sequence[int]:

@@ -27,8 +27,8 @@ def command(options: Options) -> int:
     attempt that is under way, and makes another if that one fails. Every job is tried: one that cannot be brought back
     is named, and the exit code is the worst.
 
-    A job whose migration has lost its command comes back here, if this node has it still. Every other migration that is
-    not over is named, with the command that settles it.
+    If the command of a migration has died, the job comes back here, unless this node gave it away. gcr names every
+    other migration that is not over, and prints the command that settles it.
     """
     wait = TIMEOUT if options.timeout is None else options.timeout + GRACE
     with Client.connect() as client:

@@ -28,12 +28,11 @@ from gcr.memory.layout import SealedTable
 from gcr.migrationerrors import NoSuchMigration
 from gcr.peers.image import ImagePeer, StorePlace
 from gcr.peers.worker import WorkerPeer
+from gcr.protocol.operations.coming import COMING
 from gcr.protocol.operations.worker import CopyName
 from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.daemon")
-
-COMING = 0  # the transaction of a copy that no checkpoint has made
 
 Windows = Sequence[tuple[int, int]]
 

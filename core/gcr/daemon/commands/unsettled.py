@@ -1,4 +1,6 @@
-"""Migrations whose command has died. The source brings a job back that it has not given away; all else is only named.
+"""Migrations without a command: it has died. The source brings back a job that it has not given away.
+
+All other migrations are only named.
 
 The record decides, as for `gcr migrate --recover`: once it says that the source keeps the job, the target never gets
 it. So the job comes back here without a word to the target, where a later `--recover` ends what had arrived.
@@ -59,7 +61,7 @@ class Unsettled(Struct):
         return cls(take, note)
 
     def look(self) -> None:
-        """Begins to bring back the jobs whose command has died a while ago, on a thread. Raises OSError."""
+        """Begins to bring back jobs, each on a thread, once their command has been dead for a while. Raises OSError."""
         now = time.monotonic()
         for record in Migrations.here().readable():
             if record.id in self._tried or not record.may_return:

@@ -26,7 +26,7 @@ class WorkerCopies(WorkerCalls):
         self._call(ops.LayOut(copy, owner, rows(specs)), timeout=120.0)
 
     def compare_with(self, copy: CopyName, owner: str, baseline: int, whole: bool = False) -> None:
-        """Gives the copy a Baseline, whose bytes it may lack unless it is `whole`. Only before it is made."""
+        """Gives the copy a Baseline, before it is made. The copy may lack the parent's bytes, unless it is `whole`."""
         self._call(ops.CompareWith(copy, owner, whole), [baseline], timeout=60.0)
 
     def copy_live(self, copy: CopyName, owner: str, deadline: float, progress: Progress) -> ops.CopiedLive:

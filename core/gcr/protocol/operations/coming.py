@@ -2,6 +2,8 @@
 
 from gcr.protocol.operations.worker import Bytes, HeldIds, OfCopy
 
+COMING = 0  # the transaction of the copy by which the memory is laid out; no checkpoint has it
+
 
 class Fit(OfCopy[HeldIds], frozen=True):
     """Memory of a process that is coming becomes that of the copy's table. Gives the handles that keep their bytes."""
