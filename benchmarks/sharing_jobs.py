@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from math import exp, log, sqrt
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from overhead import quiet, start_daemon
@@ -25,6 +27,7 @@ HANDLES = (sys.executable, str(HERE / "handles_program.py"))
 SETTINGS = {"NCCL_NVLS_ENABLE": "0", "NCCL_CUMEM_HOST_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
 PAIRS = 3
+PAIRS_ALONE, TURNS_ALONE = 8, 12  # of all_reduces that are waited for
 TURNS, TURNS_OF_STARTS = 8, 4  # of each program of a pair, even
 GIB = 1 << 30
 LARGE, QUEUED, QUEUES, ALONE, MORE = 30, 100, 5, 400, 2  # a turn's all_reduces and communicators
@@ -104,6 +107,48 @@ def _turns(pair: Mapping[str, Program], number: int, samples: Row, size: int) ->
             _more_of(own, "queued_host", [rank["host_s"] for rank in queued])
             _more_of(own, "queued_device", [[rank["device_s"] / QUEUED] for rank in queued])
         _more_of(own, "alone", _ask(program, f"alone {ALONE}"))
+
+
+def alone(run_flags: Sequence[str] = (), pairs: int = PAIRS_ALONE, turns: int = TURNS_ALONE, ranks: int = 2) -> Result:
+    """Samples of all_reduces of 8 bytes that are waited for, each turn with a communicator of its own.
+
+    Programs differ from each other, and so do communicators, by more than what gcr adds: so many pairs and turns.
+    """
+    start_daemon()
+    with ExitStack() as stack:
+        started = [
+            {which: stack.enter_context(_started(which, number, run_flags, ranks)) for which in (BARE, OTHER)}
+            for number in range(pairs)
+        ]
+        for program in (each for pair in started for each in pair.values()):
+            program.await_ready()
+        found: list[Row] = [{which: [] for which in pair} for pair in started]
+        for number in [*range(pairs)] * turns:
+            pair, samples = started[number], found[number]
+            for which in _order(number + len(samples[BARE]), 1):
+                samples[which].append(_alone(pair[which]))
+    return judged_alone(found)
+
+
+def _alone(program: Program) -> float:
+    """Returns the median of all ranks, with a new communicator."""
+    _ask(program, "start")
+    found = median([sample for rank in _ask(program, f"alone {ALONE}") for sample in rank])
+    _ask(program, "end")
+    return found
+
+
+def judged_alone(pairs: Sequence[Row]) -> Result:
+    """Compares the sums of the medians' logarithms, so that a slow communicator counts as one of many.
+
+    `spread`: the standard error of the share, by the differences between pairs
+    """
+    shares = [fmean(log(bare / other) for bare, other in zip(pair[BARE], pair[OTHER], strict=True)) for pair in pairs]
+    share = exp(fmean(shares))
+    spread = share * stdev(shares) / sqrt(len(shares))
+    goals = [goal("alone: rate under gcr / bare", share, f">= {LEAST_RATE}", share >= LEAST_RATE)]
+    by_pair = [exp(each) for each in shares]
+    return {"samples": pairs, "by_pair": by_pair, "spread": spread, "goals": goals, "ok": goals[0]["met"]}
 
 
 def _more_of(own: Row, name: str, of_ranks: Sequence[Sequence[float]]) -> None:

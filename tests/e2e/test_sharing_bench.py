@@ -80,6 +80,13 @@ def test_rates(simulated: SimulatedMachine) -> None:
 
 
 @pytest.mark.usefixtures("torch")
+def test_all_reduces_that_are_waited_for(simulated: SimulatedMachine) -> None:
+    found = sharing_jobs.alone(simulated.world, pairs=2, turns=2)
+    assert [[len(pair[which]) for which in ("bare", "other")] for pair in found["samples"]] == [[2, 2], [2, 2]]
+    assert len([*report_judged.lines({"sharing-alone": found})]) == 1
+
+
+@pytest.mark.usefixtures("torch")
 def test_swaps_of_busy_ranks(simulated: SimulatedMachine) -> None:
     found = sharing_jobs.filled(simulated.world, gib=0, cycles=2)
     assert "failed" not in found, found

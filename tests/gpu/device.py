@@ -238,6 +238,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "whole-two": device_pair.stopped,
     "migrate": lambda: warmed(migrate),
     "sharing-rates": lambda: sharing_jobs.rates(ranks=count()),
+    "sharing-alone": lambda: sharing_jobs.alone(ranks=count()),
     "sharing-swap": lambda: warmed(sharing_swap),
     "sharing-handles": lambda: warmed(sharing_jobs.handles),
     "sharing-standstill": lambda: device_ranks.standstills_of_all(count()),

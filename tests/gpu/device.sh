@@ -13,9 +13,10 @@
 # `shared-graphs`, `shared-others`: jobs of PyTorch whose processes share device memory, 50 swaps each; what they compute
 # must be a bare run's. `nccl`: DDP with data that passes through host memory.
 # `sharing-*` need two GPUs, and are for ranks that share device memory. `sharing-rates`: collectives and communicators,
-# bare and under gcr. `sharing-swap`: swaps of 16 GiB a rank; `sharing-handles`: of many shared allocations.
-# `sharing-standstill`: 60 standstills of each of three programs. `sharing-heartbeat`: suspended for longer than PyTorch's watchdog
-# waits. `sharing-devices`: exchanged devices, then a failure at each step. With more GPUs these have a rank on each.
+# bare and under gcr; `sharing-alone`: the smallest, by many communicators. `sharing-swap`: swaps of 16 GiB a rank;
+# `sharing-handles`: of many shared allocations. `sharing-standstill`: 60 standstills of each of three programs.
+# `sharing-heartbeat`: suspended for longer than PyTorch's watchdog waits.
+# `sharing-devices`: exchanged devices, then a failure at each step. With more GPUs these have a rank on each.
 # `all-jobs`, `all-process`: 32 GiB a GPU (GCR_DEVICE_GIB) on all GPUs at once, by a job on each, and by one process.
 # `all-ranks`: DDP and tensor-parallel ranks on all GPUs, three at least, 50 swaps each; `all-fsdp`: FSDP2.
 # `python tests/gpu/compatibility.py OUT COMMIT` makes docs/compatibility.md of what they leave.
@@ -40,7 +41,7 @@ build=${GCR_DEVICE_BUILD:-$root/build/device}
 site=$build/site
 
 if [ $# -lt 2 ]; then
-  sed -n '2,34s/^# \{0,1\}//p' "$0"
+  sed -n '2,35s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 mkdir -p "$1" "$site"
