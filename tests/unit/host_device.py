@@ -45,12 +45,13 @@ def raw(fd: int) -> bytes:
 class Device:
     """Implements as much of gcr.drain.DataDrain as a copy needs. `blind`: allocations whose hash never changes.
 
-    spare: what a snapshot can have · room: what it has · moved: to the host
+    spare: what a snapshot can have · room: what it has · moves: copies within the device · moved: bytes to the host
     """
 
     memory_of: dict[int, Any] = field(default_factory=dict)
     spare: int = 0
     room: dict[int, Any] = field(default_factory=dict)
+    moves: int = 0
     moved: int = 0
     slowly: float = 0.0
     blind: dict[int, bytes] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class Device:
         self.room.pop(where.address, None)
 
     def move(self, moves: Sequence[Move]) -> Any:
+        self.moves += 1
         for each in moves:
             ctypes.memmove(each.target, each.source, each.size)
         return SimpleNamespace(wait=lambda _timeout: 0.0, done=lambda: 0)

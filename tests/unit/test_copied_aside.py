@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, Lock
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -20,16 +21,18 @@ from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.save import Program, run
 from gcr.daemon.jobs import Job
 from gcr.daemon.permission import Caller
-from gcr.drain import DeviceMemory, HandleSpec, Move
+from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Move
 from gcr.engine.aside import parts_of
 from gcr.engine.node import World
 from gcr.errors import GcrError, NoRoom, NoSuchJob, NotOurs, RolledBack, UnsupportedState
 from gcr.imageerrors import ImageFailed
 from gcr.job.process import Process
 from gcr.job.tracking import Allocation, AllocationTable
+from gcr.memory.arena import Segments
 from gcr.processes import ProcessIdentity
 from gcr.protocol.wire import MappingRecord
-from gcr.worker.aside import Needs, Piece, copy_aside, divide, make_room, read_in_place
+from gcr.worker import aside
+from gcr.worker.aside import Piece, divide, read_in_place
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.snapshot import Part, spare_bytes
 from gcr.worker.taking import copy_on, give_up_snapshot
@@ -56,6 +59,10 @@ def on_the_host(copy: HostCopy, nbytes: int) -> bytes:
     return b"".join(ctypes.string_at(part.address, part.size) for part in copy.segments.parts)[:nbytes]
 
 
+def set_aside(copy: HostCopy, pieces: Sequence[Piece], fills: bool = False) -> int:
+    return aside.set_aside(copy, pieces, fills, time.monotonic() + LONG, Lock())
+
+
 def piece(id: int) -> st.SearchStrategy[Piece]:
     size = SIZES[id - 1]
     cut = st.integers(0, size - 1).flatmap(lambda at: st.tuples(st.just(at), st.integers(1, size - at)))
@@ -65,30 +72,33 @@ def piece(id: int) -> st.SearchStrategy[Piece]:
 pieces_ = st.lists(st.integers(1, len(SIZES)).flatmap(piece), min_size=1, max_size=6)
 
 
-@given(pieces_, st.booleans(), st.sampled_from([0, 8192, 100_000, 4 * MIB]))
+@given(pieces_, st.booleans(), st.sampled_from([0, 8192, 100_000, 4 * MIB]), st.sampled_from([4, 1000, 4096, 4 * MIB]))
 def test_the_bytes_are_those_of_the_call_wherever_they_are_read(
-    pieces: Sequence[Piece], fills: bool, about: int
+    pieces: Sequence[Piece], fills: bool, about: int, room: int
 ) -> None:
-    """The program writes to what is copied aside at once, and to all once what is in place was read."""
+    """The program writes to what is copied aside at once, and to all once what is in place was read.
+
+    room: bytes of each piece of room
+    """
     held = device(about)
     spare = spare_bytes(held.memory())
     whole = b"".join(held.holds(id)[at : at + size] for id, at, size, _ in pieces)
     must = sum(size for _, _, size, stays in pieces if not stays)
-    with holding(held) as copy:
+    with holding(held) as copy, patch.object(aside, "ROOM_BYTES", room):
         if -(-must // GRANULE) * GRANULE > spare:
             with pytest.raises(NoRoom):
-                make_room(copy, Needs.of(pieces), fills)
+                set_aside(copy, pieces, fills)
             return
-        make_room(copy, Needs.of(pieces), fills)
-        left = copy_aside(copy, pieces, fills, time.monotonic() + LONG)
-        aside = len(whole) - left
-        assert aside == must if not fills else aside == len(whole) or aside > spare - 4096 - GRANULE
+        left = set_aside(copy, pieces, fills)
+        moved = len(whole) - left
+        assert moved == must if not fills else moved == len(whole) or moved > spare - 4096 - GRANULE
+        assert len(held.room) == -(-moved // room)
         assert (held.moved, sum(map(len, held.room.values())) <= max(spare, must + GRANULE)) == (0, True)
         assert copy.snapshot
         overwrite(held, copy.snapshot.in_place)
         assert read_in_place(copy, LONG).bytes == left == held.moved
         overwrite(held)  # the program goes on
-        assert copy_on(copy, LONG, lambda _: None).bytes == aside
+        assert copy_on(copy, LONG, lambda _: None).bytes == moved
         assert on_the_host(copy, len(whole)) == whole
         assert held.room == {}
         copy.give_up()
@@ -107,8 +117,8 @@ def test_a_little_is_copied_aside_also_on_a_device_that_is_nearly_full(monkeypat
     monkeypatch.setattr(held, "memory", lambda: DeviceMemory(used=95_000, total=100_000, by_pid={}))
     with holding(held) as copy:
         with pytest.raises(NoRoom):
-            make_room(copy, Needs(316, 10_000), fills=True)
-        make_room(copy, Needs(300, 10_000), fills=True)
+            set_aside(copy, [(3, 0, 316, False), (3, 0, 10_000, True)], fills=True)
+        assert set_aside(copy, [(3, 0, 300, False), (3, 0, 10_000, True)], fills=True) == 10_000
         assert [*map(len, held.room.values())] == [300]
 
 
@@ -121,8 +131,7 @@ def test_memory_that_is_freed_before_it_is_read_in_place_costs_the_save() -> Non
     held = device()
     with holding(held) as copy:
         pieces = [(1, 0, 100, True), (2, 0, 4096, True)]
-        make_room(copy, Needs.of(pieces), fills=False)
-        assert copy_aside(copy, pieces, False, time.monotonic() + LONG) == 4196
+        assert set_aside(copy, pieces) == 4196
         del copy.memory.specs[2]
         copy.memory.ranges = [each for each in copy.memory.ranges if 2 not in each.offsets]
         with pytest.raises(RolledBack, match="4096 bytes of handle 2 are not held here"):
@@ -134,36 +143,56 @@ def test_memory_that_is_freed_before_it_is_read_in_place_costs_the_save() -> Non
 def test_pieces_of_no_held_memory_are_refused(piece: tuple[int, int, int]) -> None:
     held = device()
     with holding(held) as copy:
-        make_room(copy, Needs(200, 0), fills=False)
         with pytest.raises(RolledBack, match="not held here"):
-            copy_aside(copy, [(1, 0, 100, False), (*piece, False)], True, time.monotonic() + LONG)
-        copy.give_up()
-        assert held.room == {}
+            set_aside(copy, [(1, 0, 100, False), (*piece, False)], fills=True)
+        assert (held.room, held.moves) == ({}, 0)
 
 
 def test_where_device_or_host_have_no_room_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     held = device()
     with holding(held) as copy:
         with pytest.raises(NoRoom) as caught:
-            make_room(copy, Needs(5 * MIB, 0), fills=False)
-        assert caught.value.missing
+            set_aside(copy, [(3, 0, 70_000, False)] * 80)
+        assert (caught.value.missing, held.moves) == (5_600_000 - spare_bytes(held.memory()), 0)
         monkeypatch.setattr(copy.arena, "promise", fails(NoRoom("host", missing=1)))
         with pytest.raises(NoRoom, match="host"):
-            make_room(copy, Needs(100, 0), fills=False)
-        assert (held.room, copy.snapshot, copy.segments) == ({}, None, None)
+            set_aside(copy, [(1, 0, 100, False)])
+        assert (held.room, copy.room_bytes, copy.segments) == ({}, 0, None)
 
 
-def test_room_that_another_program_needs_is_given_back_before_and_after_the_copy() -> None:
+def test_a_device_that_is_full_before_all_room_is_made_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = device()
+    made, create = list[HandleSpec](), held.create
+
+    def creates(handles: Sequence[HandleSpec]) -> DeviceRange:
+        made.extend(handles)
+        return create(handles) if len(made) < 3 else fails(NoRoom("device", missing=1))()
+
+    monkeypatch.setattr(held, "create", creates)
+    monkeypatch.setattr(aside, "ROOM_BYTES", 4096)
+    with holding(held) as copy:
+        with pytest.raises(NoRoom, match="device"):
+            set_aside(copy, [(3, 0, 70_000, False)])
+        assert (len(made), held.moves, held.room, copy.room_bytes) == (3, 2, {}, 0)
+
+
+def test_room_that_another_program_needs_is_given_back_before_and_after_the_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     held = device()
     with holding(held) as copy:
-        make_room(copy, Needs(100, 0), fills=False)
-        give_up_snapshot(copy, time.monotonic())
+        promise = copy.arena.promise
+
+        def promises(owner: str, nbytes: int) -> Segments:
+            give_up_snapshot(copy, time.monotonic())
+            return promise(owner, nbytes)
+
+        monkeypatch.setattr(copy.arena, "promise", promises)
         with pytest.raises(NoRoom, match="another program"):
-            copy_aside(copy, [(1, 0, 100, False)], True, time.monotonic() + LONG)
+            set_aside(copy, [(1, 0, 100, False)])
         copy.give_up()
     with holding(held) as copy:
-        make_room(copy, Needs(100, 0), fills=False)
-        copy_aside(copy, [(1, 0, 100, False)], True, time.monotonic() + LONG)
+        set_aside(copy, [(1, 0, 100, False)])
         give_up_snapshot(copy, time.monotonic())
         with pytest.raises(ImageFailed, match="needed the room"):
             copy_on(copy, LONG, lambda _: None)
@@ -190,10 +219,9 @@ def test_a_copy_of_which_the_room_goes_while_it_is_made_is_refused_not_lost() ->
     held = Wanted(spare=4 * MIB)
     held.put(1, bytes(100))
     with holding(held) as copy:
-        make_room(copy, Needs(100, 0), fills=False)
         held.copy = copy
         with pytest.raises(NoRoom, match="another program"):
-            copy_aside(copy, [(1, 0, 100, False)], True, time.monotonic() + LONG)
+            set_aside(copy, [(1, 0, 100, False)])
         assert held.room == {}
 
 
@@ -208,9 +236,8 @@ def test_a_device_that_copies_nothing_within_itself_saves_only_in_place() -> Non
     held.put(1, bytes(100))
     with holding(held) as copy:
         with pytest.raises(UnsupportedState, match="copies nothing"):
-            make_room(copy, Needs(100, 1), fills=True)
-        make_room(copy, Needs(0, 100), fills=True)
-        assert copy_aside(copy, [(1, 0, 100, True)], True, time.monotonic() + LONG) == 100
+            set_aside(copy, [(1, 0, 99, False), (1, 0, 1, True)], fills=True)
+        assert set_aside(copy, [(1, 0, 100, True)], fills=True) == 100
 
 
 def test_a_copy_that_was_given_up_meanwhile_takes_nothing() -> None:
@@ -218,7 +245,7 @@ def test_a_copy_that_was_given_up_meanwhile_takes_nothing() -> None:
     with holding(held) as copy:
         copy.give_up()
         with pytest.raises(RolledBack, match="given up"):
-            make_room(copy, Needs(100, 0), fills=False)
+            set_aside(copy, [(1, 0, 100, False)])
         assert (held.room, copy.segments) == ({}, None)
 
 

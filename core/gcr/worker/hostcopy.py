@@ -61,8 +61,8 @@ class HostCopy(Struct):
     @property
     def room_bytes(self) -> int:
         """The bytes of the snapshot's room on the device. Takes no lock: a look does not wait for a copy."""
-        room = self.snapshot.room if self.snapshot else None
-        return room.size if room else 0
+        rooms = self.snapshot.rooms if self.snapshot else []
+        return sum(room.size for room in [*rooms])
 
     def handles(self) -> list[HandleSpec]:
         """Returns the handles in arena order. Raises as `planned`."""
@@ -197,10 +197,10 @@ class HostCopy(Struct):
     def give_room_back(self) -> None:
         """Releases the room of the snapshot. Waits for transfers in flight."""
         with self.lock:
-            if self.snapshot and self.snapshot.room:
+            if self.snapshot and self.snapshot.rooms:
                 self.use.transfers.finish()
-                self.memory.drain.release(self.snapshot.room)
-                self.snapshot.room = None
+                while self.snapshot.rooms:
+                    self.memory.drain.release(self.snapshot.rooms.pop())
                 self.snapshot.over.set()
 
     def give_arena_back(self) -> None:

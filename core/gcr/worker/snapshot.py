@@ -48,13 +48,15 @@ class Part(Struct, frozen=True, gc=False):
 
 
 class Snapshot(Struct):
-    """One snapshot. `room`: None once it was given back. `later`: the copies to read it; none before the cut.
+    """One snapshot. `rooms`: the memory that it lies in, in order; none once that was given back.
+
+    later: the copies to read it; none before the cut
 
     in_place: of a save (aside.py): parts that are not in the room, and are read from the program's own memory
     lost: given up for another process before all was read. The holding's lock guards all but `over`.
     """
 
-    room: DeviceRange | None
+    rooms: list[DeviceRange] = field(default_factory=list)
     later: Sequence[Span] = ()
     in_place: Sequence[Part] = ()
     lost: bool = False

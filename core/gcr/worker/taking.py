@@ -202,8 +202,8 @@ def _noted(copy: HostCopy, layout: Layout, ranges: Sequence[DeviceRange], end: f
 def _begin(copy: HostCopy, plan: Sequence[Span]) -> tuple[Sequence[Transfer], int]:
     """Starts the transfers. Returns them, and the bytes that go to the snapshot. The locks are held."""
     snapshot, drain = copy.snapshot, copy.memory.drain
-    room = snapshot.room if snapshot else None
-    moves, later, rest = divide(plan, room) if room else ([], [], plan)
+    rooms = snapshot.rooms if snapshot else []
+    moves, later, rest = divide(plan, rooms[0]) if rooms else ([], [], plan)
     if snapshot:
         snapshot.later = later
     transfers = [drain.move(moves)] if moves else []
@@ -234,7 +234,7 @@ def make_room(copy: HostCopy, deadline: float) -> int:
     if room is None:
         return 0
     with copy.lock:
-        copy.snapshot = Snapshot(room)
+        copy.snapshot = Snapshot([room])
         if copy.use.given_up or not copy.memory.specs or time.monotonic() > began + deadline:  # no caller would use it
             copy.give_room_back()
         return copy.room_bytes
@@ -274,7 +274,7 @@ def _refuse_lost(snapshot: Snapshot) -> None:
     """Raises where the snapshot was given up. The lock is held."""
     if snapshot.lost:
         raise ImageFailed("its copy was on the device, where a program needed the room", hint="try again")
-    if snapshot.room is None:
+    if not snapshot.rooms:
         raise RolledBack("what was being copied was given up meanwhile")
 
 
@@ -287,7 +287,7 @@ def give_up_snapshot(copy: HostCopy, end: float) -> None:
             return
     snapshot.over.wait(max(0.0, end - time.monotonic()))
     with copy.lock:
-        snapshot.lost = snapshot.lost or snapshot.room is not None
+        snapshot.lost = snapshot.lost or bool(snapshot.rooms)
         if copy.snapshot is snapshot:
             copy.give_room_back()
 

@@ -36,9 +36,7 @@ class SnapshotServing(Struct, frozen=True):
     def _set_aside(self, asked: ops.SetAside) -> ops.AsideFacts:
         copy = self.holdings.copy(asked.copy, asked.owner)
         end = time.monotonic() + asked.deadline
-        with self.room:
-            aside.make_room(copy, aside.Needs.of(asked.pieces), asked.fills)
-        left = aside.copy_aside(copy, asked.pieces, asked.fills, end)
+        left = aside.set_aside(copy, asked.pieces, asked.fills, end, self.room)
         return ops.AsideFacts(tuple(part.size for part in copy.segments or ()), left)
 
     def _read_in_place(self, asked: ops.ReadInPlace) -> ops.Moved:
