@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from gcr.api.requests import PingRequest
 from gcr.config import Config
 from gcr.daemon import server as module
 from gcr.daemon.arrivals import Arrivals
@@ -22,7 +24,7 @@ from gcr.daemon.door import MOST_STRANGERS, Door
 from gcr.daemon.jobs import Job, Jobs, Program
 from gcr.daemon.server import Server
 from gcr.engine.node import World
-from gcr.errors import PeerGone
+from gcr.errors import PeerGone, UsageError
 from gcr.job.journal import Journal
 from gcr.protocol.channel import Channel
 from gcr.protocol.frames import AgentError
@@ -67,6 +69,14 @@ def served(channel: Channel) -> bool:
     return bool(channel.call(FrameType.HELLO, HELLO, timeout=10).payload)
 
 
+def ping(channel: Channel) -> Future[Any]:
+    """Asks on another thread."""
+    pool = ThreadPoolExecutor(1)
+    found = pool.submit(channel.call_json, PingRequest.op, {}, timeout=10, type=FrameType.COMMAND)
+    pool.shutdown(wait=False)
+    return found
+
+
 @contextmanager
 def exhausted(spare: int = 0) -> Iterator[None]:
     """Within the block this process gets `spare` descriptors and no more."""
@@ -85,6 +95,20 @@ def exhausted(spare: int = 0) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         for fd in taken:
             os.close(fd)
+
+
+def test_a_command_that_overtakes_the_greeting_waits_for_it(come: Callable[[], Channel]) -> None:
+    early = come()
+    asked = ping(early)
+    time.sleep(0.05)
+    assert served(early)
+    assert asked.result(10)[0]["pid"] == os.getpid()
+
+
+def test_a_command_without_a_greeting_is_refused(come: Callable[[], Channel], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OVERTAKEN_S", 0.05)
+    with pytest.raises(UsageError, match="must be HELLO"):
+        ping(come()).result(10)
 
 
 def test_one_connection_too_many_for_the_descriptors_is_refused(come: Callable[[], Channel]) -> None:

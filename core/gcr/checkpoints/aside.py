@@ -13,21 +13,21 @@ device has room for are copied aside still; `aside.in_place_bytes` says how many
 """
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from itertools import accumulate
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Self
 
 from msgspec import Struct
 
-from gcr.api.answers import Pong, SpansSaved
+from gcr.api.answers import SpansSaved
 from gcr.api.events import ProgressEvent
 from gcr.api.requests import SaveNowRequest, SaveSpansRequest
 from gcr.checkpoints.region import Region
-from gcr.errors import DeadlinePassed, GcrError, NoSuchJob, typed
-from gcr.rendezvous.client import Client
+from gcr.errors import DeadlinePassed, NoSuchJob, typed
+from gcr.rendezvous.prompt import Prompt
 
 SAFE_S = 10.0  # longest wait of the program for the copy within the device
 DRAINED_S = 300.0  # longest wait for the bytes on the host
@@ -56,19 +56,24 @@ class Aside:
     def __init__(self, timeout: float = SAFE_S, run: str = "", step: int | None = None) -> None:
         """Asks gcr to make all ready for `begin`, and waits for nothing. The program may run, allocate and free.
 
-        timeout: seconds that `begin` and `wait_for_copy` wait · run, step: for the daemon's events
-        Raises NoSuchJob without `gcr run`, UsageError.
+        timeout: seconds that `wait_for_copy` waits · run, step: for the daemon's events
+        Raises NoSuchJob without `gcr run`, UsageError; DaemonUnavailable, DeadlinePassed, PeerGone, UnsafeRuntime.
         """
         if not under_gcr():
             raise NoSuchJob("this program is not under gcr run")
-        self._asked = SaveSpansRequest(timeout=DRAINED_S, run=run, step=step)
         self._spans: Sequence[Span] = ()
         self._places, self._timeout = [0], timeout
         self._region: Region | None = None
         self._aside = Future[int]()  # of the bytes that are read in place
         self.safe, self.arrived = Future[None](), Future[None]()
-        self._client = Future[Client]()
-        Thread(target=self._ask, name="gcr-aside", daemon=True).start()
+        asked = SaveSpansRequest(timeout=DRAINED_S, run=run, step=step)
+        self._prompt = Prompt(asked, SpansSaved, timeout)
+        self._turn = Event()  # of the thread: from then on it alone reads what gcr says
+        try:
+            Thread(target=self._hear_the_rest, name="gcr-aside", daemon=True).start()
+        except BaseException:  # no room for another thread
+            self._prompt.close()
+            raise
 
     @classmethod
     def of(cls, spans: Sequence[Span], wait: Callable[[], object], timeout: float = SAFE_S, fills: bool = True) -> Self:
@@ -83,7 +88,7 @@ class Aside:
 
         fills: spans in place are copied aside as far as there is room
 
-        Raises UsageError, OSError, DaemonUnavailable, PeerGone, DeadlinePassed.
+        Raises UsageError, OSError, PeerGone, NotRead.
         """
         try:
             asked = SaveNowRequest(
@@ -94,33 +99,29 @@ class Aside:
             self._spans, self._places = tuple(spans), [*accumulate((span.bytes for span in spans), initial=0)]
             self._region = Region(self._places[-1])
             wait()
-            client = self._connected()
-            with suppress(GcrError):  # where it was refused, `_aside` has the reason
-                client.ask(asked, Pong, timeout=self._timeout)
+            self._prompt.add(asked)
         except BaseException:
             self.give_up()
             raise
 
-    def _connected(self) -> Client:
-        try:
-            return self._client.result(self._timeout)
-        except TimeoutError as late:
-            raise DeadlinePassed(f"gcr has not answered within {self._timeout:g} s") from late
-
     def wait_for_copy(self) -> None:
-        """Returns when the spans that are not read in place may change.
+        """Returns when the spans that are not read in place may change. Reads what gcr says, on this thread.
 
-        Raises UsageError, OSError, DaemonUnavailable, PeerGone, DeadlinePassed, NoRoom, UnsupportedState, WrongState,
+        Raises UsageError, OSError, PeerGone, DeadlinePassed, WrongVersion, NoRoom, UnsupportedState, WrongState,
         NoSuchJob for a program that gcr does not know yet: nothing was copied then, and nothing has changed.
         """
+        end = time.monotonic() + self._timeout
         try:
-            self._aside.result(self._timeout)
-        except TimeoutError as late:
+            while not self._aside.done():
+                self._hear(end)
+            self._aside.result()
+        except DeadlinePassed as late:
             self.give_up()
             raise DeadlinePassed(f"gcr has not copied the memory aside within {self._timeout:g} s") from late
         except BaseException:
             self.give_up()
             raise
+        self._turn.set()
 
     @property
     def region(self) -> Region:
@@ -139,41 +140,43 @@ class Aside:
 
     def give_up(self) -> None:
         """Ends a save that is under way: the daemon takes everything back. Idempotent."""
-        self._client.add_done_callback(_close)
+        self._prompt.end()
+        self._turn.set()
 
-    def _ask(self) -> None:
-        """Connects, and waits for the copy, on a thread of its own."""
+    def _hear(self, end: float) -> None:
+        """Takes the next word of gcr. Raises what ends the save."""
         try:
-            self._connect()
-            with self._client.result() as client:
-                answer, fds = client.given(self._asked, SpansSaved, timeout=DRAINED_S, on_event=self._heard)
+            found = self._prompt.next(end)
+            if isinstance(found, ProgressEvent):
+                self._heard(found)
+                return
+            answer, fds = found
             self.region.fill(answer.sizes, fds)
         except Exception as error:
-            failed = error if isinstance(error, GcrError) else typed(error)
-            for each in (self._aside, self.safe):
+            failed = typed(error)
+            for each in (self._aside, self.safe, self.arrived):
                 if not each.done():
                     each.set_exception(failed)
-            self.arrived.set_exception(failed)
-        else:  # a busy socket may have lost the events
-            self._heard(ProgressEvent(phase="aside", total_bytes=answer.in_place_bytes))
-            self._heard(ProgressEvent(phase="safe"))
-            self.arrived.set_result(None)
-
-    def _connect(self) -> None:
-        try:
-            client = Client.connect(autostart=False, timeout=self._timeout)
-        except BaseException as error:
-            self._client.set_exception(error)
             raise
-        self._client.set_result(client)
+        # a busy socket may have lost the events
+        self._heard(ProgressEvent(phase="aside", total_bytes=answer.in_place_bytes))
+        self._heard(ProgressEvent(phase="safe"))
+        self.arrived.set_result(None)
+
+    def _hear_the_rest(self) -> None:
+        """Waits for the end of the save, on a thread of its own, once the program goes on."""
+        self._turn.wait(DRAINED_S)
+        end = time.monotonic() + DRAINED_S
+        try:
+            while not self.arrived.done():
+                self._hear(end)
+        except Exception:  # the futures have it
+            pass
+        finally:
+            self._prompt.close()
 
     def _heard(self, event: ProgressEvent) -> None:
         if event.phase == "aside" and not self._aside.done():
             self._aside.set_result(event.total_bytes or 0)
         if event.phase == "safe" and not self.safe.done():
             self.safe.set_result(None)
-
-
-def _close(connected: Future[Client]) -> None:
-    if not connected.exception():
-        connected.result().close()

@@ -66,6 +66,8 @@ from gcr.version import __version__
 
 log = logging.getLogger("gcr.daemon")
 
+OVERTAKEN_S = 0.5  # in which a HELLO comes that another frame has overtaken: each is served by a thread of its own
+
 Wanted = TypeVar("Wanted", bound=ImageRequest)
 Command = Callable[[Coordinator, Wanted, Asked], Answer]
 
@@ -166,13 +168,13 @@ class Commands(Struct):
 class Connection:
     def __init__(self, server: Server, sock: socket.socket) -> None:
         self._server = server
-        self._role: Role | None = None
         self._hello: HelloRecord | None = None
         self._commands = Commands()
         self._on_close: Callable[[], None] = self._commands.cancel
         self._desk: SupervisorDesk | None = None  # of a supervisor
         self._named = SimpleQueue[SaveNowRequest]()  # for the save under way
         self._identity = identify(peer_identity(sock).pid)
+        self._greeted = threading.Event()
         self._caller = caller_of(sock)
         name = f"process {peer_identity(sock).pid}"
         self.channel = Channel(sock, self._serve, on_close=lambda _c: self._on_close(), name=name)
@@ -181,7 +183,7 @@ class Connection:
     @property
     def greeted(self) -> bool:
         """Returns whether the peer has sent its HELLO, or is gone."""
-        return self._role is not None or self.channel.closed.is_set()
+        return self._greeted.is_set() or self.channel.closed.is_set()
 
     @property
     def is_stranger(self) -> bool:
@@ -194,11 +196,11 @@ class Connection:
     def _serve(self, request: Request) -> None:
         if request.frame.type == FrameType.HELLO:
             self._greet(request)
-        elif self._role is None:
+        elif not self._greeted.wait(OVERTAKEN_S) or self._hello is None:
             raise UsageError("the first frame must be HELLO")
-        elif self._role == Role.AGENT:
+        elif self._hello.role == Role.AGENT:
             self._serve_agent(request)
-        elif self._role == Role.SUPERVISOR:
+        elif self._hello.role == Role.SUPERVISOR:
             self._serve_supervisor(request)
         else:
             self._serve_client(request)
@@ -209,11 +211,13 @@ class Connection:
             raise NotOurs(f"user {self.channel.peer.uid} may not use this daemon")
         if not hello.oldest <= VERSION <= hello.newest:
             raise WrongVersion(f"protocol versions {hello.oldest} to {hello.newest}; this daemon speaks {VERSION}")
-        self._role, self._hello = Role(hello.role), hello
-        if self._role == Role.AGENT:
+        role = Role(hello.role)
+        self._hello = hello
+        self._greeted.set()
+        if role == Role.AGENT:
             self._admit_agent(hello, request)
             return
-        if self._role == Role.SUPERVISOR:
+        if role == Role.SUPERVISOR:
             self._admit_supervisor()
         request.reply(self._welcome().pack())
 

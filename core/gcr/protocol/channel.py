@@ -194,9 +194,7 @@ class Channel:
             raise
         received = reply.take_fds()
         try:
-            answer = jsonbody.load(reply.payload, received)
-            if answer.get("ok") is not True:
-                raise jsonbody.error_from_json(answer.get("error"))
+            answer = jsonbody.answer(reply.payload, received)
         except BaseException as error:
             close_all(received)
             if isinstance(error, BadFrame):

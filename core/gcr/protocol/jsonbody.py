@@ -49,6 +49,14 @@ def load(payload: bytes, fds: list[int]) -> dict[str, Any]:
         os.close(fd)
 
 
+def answer(payload: bytes, fds: list[int]) -> dict[str, Any]:
+    """The body of an answer, as `load`. Raises what the peer raised, BadFrame."""
+    body = load(payload, fds)
+    if body.get("ok") is not True:
+        raise error_from_json(body.get("error"))
+    return body
+
+
 def sealed_memfd(name: str, content: bytes) -> int:
     """Returns a memfd that no process can change any more. The caller owns it. Raises OSError."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

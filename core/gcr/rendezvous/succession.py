@@ -21,13 +21,17 @@ ENDS_WITHIN = 15.0  # seconds, with its workers
 FORCE = "gcr daemon stop --force: every job stays as it is, and the next command starts a daemon of this version"
 
 
-class Predecessor(Protocol):
-    """A daemon of another version, as its client sees it."""
+class Other(Protocol):
+    """A daemon of another version, by what it said in its greeting."""
 
     @property
     def daemon_pid(self) -> int: ...
     @property
     def daemon_version(self) -> str: ...
+
+
+class Predecessor(Other, Protocol):
+    """A daemon of another version, as its client sees it."""
 
     def request(self, command: str, body: Mapping[str, object], *, timeout: float) -> Mapping[str, Any]: ...
     def wait_closed(self, timeout: float) -> object: ...
@@ -53,12 +57,12 @@ def take_over(client: Predecessor) -> None:
     await_socket(successor)
 
 
-def refusal(client: Predecessor) -> WrongVersion:
+def refusal(client: Other) -> WrongVersion:
     """Returns the error for a daemon of another version that stays."""
     return WrongVersion(_difference(client), hint=FORCE)
 
 
-def _difference(client: Predecessor) -> str:
+def _difference(client: Other) -> str:
     return f"the daemon (pid {client.daemon_pid}) is of version {client.daemon_version}, this is {__version__}"
 
 

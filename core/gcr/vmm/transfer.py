@@ -96,7 +96,6 @@ class StreamTransfer:
     ) -> None:
         self._driver, self._copy, self._paced = driver, copy, paced
         short = READ_PACED_BYTES if copy is device_to_host else PACED_BYTES
-        self._piece = MOVED_BYTES if copy is within_device else PIECE_BYTES
         self._left: Iterator[Part] | None = cut(parts, lambda: short if paced() else self._piece)
         self._marks: list[Mark] = []
         self._queued = self._moved = 0
@@ -112,6 +111,11 @@ class StreamTransfer:
         except DriverError:
             self.abandon()  # what is already on its way must not outlive the caller's buffers
             raise
+
+    @property
+    def _piece(self) -> int:
+        """The bytes between two events of a transfer that is not paced."""
+        return MOVED_BYTES if self._copy is within_device else PIECE_BYTES
 
     def _feed(self) -> None:
         """Queues the next piece where it is to be alone, else all that is left."""
