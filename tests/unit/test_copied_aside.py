@@ -4,7 +4,8 @@ import ctypes
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr.api.requests import SaveSpansRequest
+from gcr.daemon.commands import save
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.save import Program, run
 from gcr.daemon.jobs import Job
@@ -24,7 +26,7 @@ from gcr.daemon.permission import Caller
 from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Move
 from gcr.engine.aside import parts_of
 from gcr.engine.node import World
-from gcr.errors import GcrError, NoRoom, NoSuchJob, NotOurs, RolledBack, UnsupportedState
+from gcr.errors import GcrError, NoRoom, NoSuchJob, NotOurs, PeerGone, RolledBack, UnsupportedState
 from gcr.imageerrors import ImageFailed
 from gcr.job.process import Process
 from gcr.job.tracking import Allocation, AllocationTable
@@ -247,6 +249,37 @@ def test_a_copy_that_was_given_up_meanwhile_takes_nothing() -> None:
         with pytest.raises(RolledBack, match="given up"):
             set_aside(copy, [(1, 0, 100, False)])
         assert (held.room, copy.segments) == ({}, None)
+
+
+@pytest.mark.parametrize(("spare", "made"), [(4 * MIB, [MIB]), (MIB // 2, [])])
+def test_room_is_renewed_where_the_device_has_much(
+    monkeypatch: pytest.MonkeyPatch, spare: int, made: Sequence[int]
+) -> None:
+    monkeypatch.setattr(aside, "ROOM_BYTES", MIB)
+    held, found = device(spare), list[int]()
+    create = held.create
+    monkeypatch.setattr(held, "create", lambda specs: found.append(specs[0].size) or create(specs))
+    aside.renew_room(cast("Any", held))
+    assert (found, held.room) == (made, {})
+
+
+def test_a_program_that_finds_no_room_while_it_is_renewed_tries_again() -> None:
+    seen = list[str]()
+
+    @contextmanager
+    def occupying(device: str) -> Iterator[None]:
+        seen.append(f"occupied {device}")
+        yield
+        seen.append("free")
+
+    def renew() -> None:
+        seen.append("renewed")
+        raise PeerGone("the worker has ended")
+
+    save._renew(
+        cast("Any", SimpleNamespace(occupying=occupying)), cast("Any", SimpleNamespace(device="A", renew_room=renew))
+    )
+    assert seen == ["occupied A", "renewed", "free"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gcr.daemon.desk import SupervisorDesk
 from gcr.errors import UsageError
 from gcr.image_helper.service import ImageService
 from gcr.memory.escrow import Escrow
-from gcr.protocol.operations import coming, control, daemon, image, ring, supervisor, worker
+from gcr.protocol.operations import coming, control, daemon, image, ring, snapshot, supervisor, worker
 from gcr.protocol.operations.operation import Dispatcher, Done, Operation, Ready
 from gcr.save_helper.service import SaveService
 from gcr.supervisor.offer import Offer
@@ -33,7 +33,10 @@ SERVED = [
     ((control,), ControlService("no_such_backend")._operations),
     ((image,), ImageService().operations),
     ((saves,), SaveService().operations),
-    ((worker, ring, coming), WorkerService(Holdings(cast("Any", None), cast("Any", None), "GPU-1"), 0.0).operations),
+    (
+        (worker, ring, coming, snapshot),
+        WorkerService(Holdings(cast("Any", None), cast("Any", None), "GPU-1"), 0.0).operations,
+    ),
 ]
 
 

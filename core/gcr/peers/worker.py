@@ -9,6 +9,7 @@ from gcr.peers.worker_memory.coming import WorkerComing
 from gcr.peers.worker_memory.copies import WorkerCopies
 from gcr.peers.worker_memory.handles import WorkerHandles
 from gcr.peers.worker_memory.rings import WorkerRings
+from gcr.protocol.operations import snapshot
 from gcr.protocol.operations import worker as ops
 
 
@@ -52,7 +53,11 @@ class WorkerPeer(WorkerCalls):
 
     def give_up_snapshots(self) -> None:
         """Gives up snapshots that are not read in a moment, since the device has too little room."""
-        self._call(ops.GiveUpSnapshots())
+        self._call(snapshot.GiveUpSnapshots())
+
+    def renew_room(self) -> None:
+        """Has the driver make free device memory ready for the next save."""
+        self._call(snapshot.RenewRoom())
 
     def release(self, hold: str) -> None:
         """Releases the device memory of a process; its copy in the arena stays."""

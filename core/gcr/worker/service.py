@@ -5,7 +5,7 @@ from typing import Any
 
 from gcr.protocol.batches import Incoming
 from gcr.protocol.channel import Request
-from gcr.protocol.operations import coming, ring
+from gcr.protocol.operations import coming, ring, snapshot
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import Answer, Dispatcher, Handler, Handlers, Operation
 from gcr.worker.bounce import Slots
@@ -27,11 +27,11 @@ STEPS: frozenset[type[Operation[Any]]] = frozenset(
         ops.Reclaim,
         ops.Create,
         ops.Drain,
-        ops.SetAside,
-        ops.ReadInPlace,
+        snapshot.SetAside,
+        snapshot.ReadInPlace,
         ops.Refill,
         ops.RefillAhead,
-        ops.CopyOn,
+        snapshot.CopyOn,
         ring.Fill,
         ring.Empty,
         coming.Fit,

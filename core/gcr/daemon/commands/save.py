@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
+from threading import Timer
 
 from msgspec import Struct
 
@@ -35,12 +36,14 @@ from gcr.errors import NoSuchJob, UnsupportedState, typed
 from gcr.job.process import Process
 from gcr.job.states import State
 from gcr.memory.memfiles import hold_still
+from gcr.peers.worker import WorkerPeer
 from gcr.processes import ProcessIdentity
 from gcr.protocol.batches import BATCH
 from gcr.protocol.operations.operation import Done
 from gcr.protocol.operations.worker import CopyName
 from gcr.protocol.seqpacket import close_all
 
+RENEW_S = 0.5  # after a save; the driver takes back memory that was released some tenths of a second later
 LOOK_S = 0.1  # between looks whether a program that is waited for has left
 
 
@@ -70,6 +73,7 @@ def run(
     ):
         done = _copied_aside(node, save, process, course, program, over)
         fds = _drained(node, done, course)
+    _renew_later(node, done.copy.worker)
     prepared_s, aside_s, safe_s, drained_s = map(course.since_start, ("prepared", "aside", "safe", "drained"))
     size = sum(done.copy.sizes)
     event = SaveDone(
@@ -211,6 +215,18 @@ def _drained(node: Coordinator, done: Copied, course: Course) -> list[int]:
     finally:
         close_all(fds)
     return held
+
+
+def _renew_later(node: Coordinator, worker: WorkerPeer) -> None:
+    """Has the worker make device memory ready for the next save. At once that would be of no use to it."""
+    timer = Timer(RENEW_S, _renew, (node, worker))
+    timer.daemon = True
+    timer.start()
+
+
+def _renew(node: Coordinator, worker: WorkerPeer) -> None:
+    with node.occupying(worker.device):  # a program that finds no room meanwhile tries again
+        quietly("renew the room for saves", worker.renew_room)
 
 
 def _untold(_done: Done) -> None:

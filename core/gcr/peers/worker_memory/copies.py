@@ -6,6 +6,7 @@ from gcr.drain import HandleSpec
 from gcr.peers.waiting import BRIEF
 from gcr.peers.worker_memory.calls import WorkerCalls, rows
 from gcr.protocol.batches import batches, counted
+from gcr.protocol.operations import snapshot
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import Progress
 from gcr.protocol.operations.worker import CopyName
@@ -45,7 +46,7 @@ class WorkerCopies(WorkerCalls):
 
     def make_room(self, copy: CopyName, deadline: float) -> int:
         """Makes room for a snapshot, until `copy_on` or `forget_copy`. Returns its bytes; 0 without spare memory."""
-        return self._call(ops.MakeRoom(copy, deadline), timeout=deadline + 5).bytes
+        return self._call(snapshot.MakeRoom(copy, deadline), timeout=deadline + 5).bytes
 
     def set_aside(
         self,
@@ -54,18 +55,20 @@ class WorkerCopies(WorkerCalls):
         pieces: Sequence[tuple[int, int, int, bool]],
         deadline: float,
         fills: bool = True,
-    ) -> ops.AsideFacts:
+    ) -> snapshot.AsideFacts:
         """Copies parts of held handles within the device; `read_in_place` and `copy_on` bring them to the host.
 
-        pieces, fills: as of `ops.SetAside`. Raises NoRoom, also for the host's memory; RolledBack where a handle is not
-        held, UnsupportedState where the device copies nothing within itself.
+        pieces, fills: as of `snapshot.SetAside`
+
+        Raises NoRoom, also for the host's memory; RolledBack where a handle is not held, UnsupportedState where the
+        device copies nothing within itself.
         """
-        asked = ops.SetAside(copy, owner, tuple(pieces), fills, deadline)
+        asked = snapshot.SetAside(copy, owner, tuple(pieces), fills, deadline)
         return self._call(asked, timeout=deadline + 5)
 
     def read_in_place(self, copy: CopyName, deadline: float) -> ops.Moved:
         """Reads what `set_aside` has left in place. Raises NoRoom; RolledBack for memory that the program has freed."""
-        return self._call(ops.ReadInPlace(copy, deadline), timeout=deadline + 5)
+        return self._call(snapshot.ReadInPlace(copy, deadline), timeout=deadline + 5)
 
     def segments(self, copy: CopyName, count: int) -> list[int]:
         """Returns descriptors of the `count` segments of a copy, the caller's."""
@@ -73,7 +76,7 @@ class WorkerCopies(WorkerCalls):
 
     def copy_on(self, copy: CopyName, deadline: float, progress: Progress) -> ops.Moved:
         """Reads the snapshot and gives its room back. Raises ImageFailed where it was given up."""
-        return self._call(ops.CopyOn(copy, deadline), timeout=deadline + 5, progress=progress)
+        return self._call(snapshot.CopyOn(copy, deadline), timeout=deadline + 5, progress=progress)
 
     def seal(self, copy: CopyName, about: ops.ProcessFacts, partial: bool = False) -> list[int]:
         """Returns descriptors of the sealed table and then of the arena's segments, the caller's.
