@@ -49,8 +49,8 @@ def _rooms(mount: Path, path: str, limit_file: str, usage_file: str, cache_key: 
     """
     own = mount / path.strip("/")
     for folder in (own, *own.parents):
-        limit, usage = _number(folder / limit_file), _number(folder / usage_file)
-        if limit is not None and usage is not None and limit < _FIXED:
+        limit = _number(folder / limit_file)
+        if limit is not None and limit < _FIXED and (usage := _number(folder / usage_file)) is not None:
             yield limit - usage + _stat(folder, cache_key)
         if folder == mount:
             return
