@@ -201,6 +201,29 @@ def test_room_that_another_program_needs_is_given_back_before_and_after_the_copy
         assert held.room == {}
 
 
+@pytest.mark.parametrize(("expected", "times"), [(4096, 1), (100, 1), (5 * MIB, 2)])
+def test_room_on_the_host_that_is_expected_is_used_where_it_fits(expected: int, times: int) -> None:
+    held, asked = device(), list[int]()
+    with holding(held) as copy:
+        promise = copy.arena.promise
+        copy.arena.promise = lambda owner, nbytes: asked.append(nbytes) or promise(owner, nbytes)  # type: ignore
+        aside.expect(copy, expected)
+        aside.expect(copy, expected)
+        set_aside(copy, [(2, 0, 4096, False)])
+        assert copy_on(copy, LONG, lambda _: None).bytes == 4096
+        assert (len(asked), on_the_host(copy, 4096)) == (times, held.holds(2))
+        copy.give_up()
+        aside.expect(copy, expected)
+        assert copy.segments is None
+
+
+def test_a_save_that_is_expected_without_room_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with holding(device()) as copy:
+        monkeypatch.setattr(copy.arena, "promise", fails(NoRoom("host", missing=1)))
+        aside.expect(copy, 100)
+        assert copy.segments is None
+
+
 class Wanted(Device):
     """Another program needs the room while the copy is made."""
 

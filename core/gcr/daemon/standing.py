@@ -17,11 +17,20 @@ from gcr.engine.target import Target
 from gcr.errors import PeerGone
 from gcr.job.process import Process
 from gcr.peers.agent import AgentPeer
+from gcr.peers.worker import WorkerPeer
 
 log = logging.getLogger("gcr.daemon")
 
 IDLE_S = 600.0  # after the last save
 REST_S = 600.0  # without exports that stand, for a program that frees too much for them
+
+
+class Last(Struct, frozen=True):
+    """A process's last save: the worker that made it, the name of the process's memory there, and the bytes."""
+
+    worker: WorkerPeer
+    owner: str
+    nbytes: int
 
 
 class Stand(Struct):
@@ -32,6 +41,7 @@ class Stand(Struct):
     exporting_s: float
     used_at: float  # on time.monotonic()
     freeing_s: float = 0.0
+    last: Last | None = None
 
     def serves(self, process: Process) -> bool:
         """Tells whether agent and workers have still what was exported."""
@@ -78,6 +88,18 @@ class Standing(Struct):
             spared = known.exporting_s if known else exporting_s
             self._by_pid[target.pid] = Stand(target, target.process.peer, spared, time.monotonic())
             return True
+
+    def saved(self, pid: int, worker: WorkerPeer, nbytes: int) -> None:
+        """Notes how large a save was; the next one is likely to be as large."""
+        with self._lock:
+            if stand := self._by_pid.get(pid):
+                stand.last = Last(worker, stand.target.owner, nbytes)
+
+    def last(self, pid: int) -> Last | None:
+        """Returns the last save of a process, while the exports stand."""
+        with self._lock:
+            stand = self._by_pid.get(pid)
+        return stand.last if stand else None
 
     def drop(self, process: Process) -> None:
         """Forgets the exports of a process that has ended, or of a save that takes them back by itself."""

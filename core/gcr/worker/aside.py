@@ -10,6 +10,7 @@ need no room on the device. As many of them as there is room for are copied asid
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from math import gcd
 from threading import Lock
@@ -18,7 +19,7 @@ from msgspec import Struct, field
 
 from gcr.drain import DataDrain, DeviceRange, HandleSpec, Move, Transfer
 from gcr.errors import NoRoom, RolledBack, UnsupportedState
-from gcr.memory.arena import Segments
+from gcr.memory.addresses import HUGE_PAGE
 from gcr.memory.layout import spans_of_parts
 from gcr.memory.pieces import Pieces
 from gcr.protocol.operations.worker import Moved
@@ -76,8 +77,7 @@ def set_aside(copy: HostCopy, pieces: Sequence[Piece], fills: bool, end: float, 
     try:
         with turn:
             begun = _begin(copy, pieces, needs, fills)
-            segments = copy.arena.promise(copy.owner, needs.aside + needs.in_place)  # while the device copies
-            _keep(copy, begun, segments)
+            _place(copy, begun, needs.aside + needs.in_place)  # while the device copies
         wait_all(Telling(begun.transfers, lambda _report: None), end)
         copy.ended(begun.transfers)
         with copy.lock:
@@ -124,14 +124,21 @@ def _begin(copy: HostCopy, pieces: Sequence[Piece], needs: Needs, fills: bool) -
     return begun
 
 
-def _keep(copy: HostCopy, begun: Begun, segments: Segments) -> None:
-    """Notes the place on the host of what was copied aside, or gives it back where the copy was given up."""
+def expect(copy: HostCopy, nbytes: int) -> None:
+    """Takes room on the host, if there is any, for a `set_aside` that is likely to be of so many bytes."""
+    with copy.lock, suppress(NoRoom):  # it is for `set_aside` to say so
+        if copy.segments is None and not copy.use.given_up:
+            copy.segments = copy.arena.promise(copy.owner, nbytes)
+
+
+def _place(copy: HostCopy, begun: Begun, nbytes: int) -> None:
+    """Takes room on the host, where it is not expected, and notes where the bytes go that were copied aside."""
     with copy.lock:
-        copy.segments, begun.snapshot.later = segments, spans_of_parts(begun.later, segments.parts)
-        if copy.use.given_up:
-            copy.give_room_back()
-            copy.give_arena_back()
         copy.refuse_given_up()
+        if copy.segments is None or not 0 <= copy.segments.size - nbytes < HUGE_PAGE:
+            copy.give_arena_back()
+            copy.segments = copy.arena.promise(copy.owner, nbytes)
+        begun.snapshot.later = spans_of_parts(begun.later, copy.segments.parts)
 
 
 def renew_room(drain: DataDrain) -> None:

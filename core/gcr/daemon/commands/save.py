@@ -148,13 +148,13 @@ def _copied_aside(
     """
     job, name = save.job, CopyName(process.hold, course.transaction)
     try:
+        _expect(node, process, name, over)
         with _exported(node, job, process, course) as target:
             course.mark("prepared")
             asked = _named(program, course)
             parts = aside.parts_of(target.books.table, asked.spans, asked.in_place)
             over.enter_context(node.occupying(parts.device))
-            forget = partial(target.worker(parts.device).copies.forget_copy, name)
-            over.callback(quietly, "forget the copy", forget)
+            over.callback(_forget, target.worker(parts.device), name)
             done = aside.copy_aside(target, name, parts, asked.fills, course.left(node.config.drain_s))
             if len(done.sizes) > BATCH:
                 text = f"the copy would be in {len(done.sizes)} pieces of host memory, more than {BATCH}"
@@ -173,7 +173,19 @@ def _copied_aside(
         if process.state == State.PREPARED:  # its agent is silent; other processes may be in saves of their own
             node.recovery.begin(job)
     node.jobs.copied(save)
+    node.jobs.standing.saved(process.identity.pid, done.worker, sum(size for _, size in asked.spans))
     return Copied(done, name)
+
+
+def _expect(node: Coordinator, process: Process, name: CopyName, over: ExitStack) -> None:
+    """Has the worker of the last save take room on the host for as large a save, while the agent is asked."""
+    if last := node.jobs.standing.last(process.identity.pid):
+        over.callback(_forget, last.worker, name)
+        quietly("expect a save", partial(last.worker.copies.expect, name, last.owner, last.nbytes))
+
+
+def _forget(worker: WorkerPeer, name: CopyName) -> None:
+    quietly("forget the copy", partial(worker.copies.forget_copy, name))
 
 
 @contextmanager

@@ -34,6 +34,10 @@ class WorkerCalls(Struct):
         close_all(extra)
         return answer
 
+    def _tell(self, operation: Operation[Nothing]) -> None:
+        """Sends an operation that needs no answer. Raises PeerGone, DeadlinePassed."""
+        self.channel.notice(operation.op, operation.to_json())
+
     def _given(self, operation: Operation[Nothing]) -> list[int]:
         """Returns the descriptors of the answer, the caller's."""
         return ask(self.channel, operation, timeout=CALL_TIMEOUT)[1]

@@ -48,6 +48,10 @@ class WorkerCopies(WorkerCalls):
         """Makes room for a snapshot, until `copy_on` or `forget_copy`. Returns its bytes; 0 without spare memory."""
         return self._call(snapshot.MakeRoom(copy, deadline), timeout=deadline + 5).bytes
 
+    def expect(self, copy: CopyName, owner: str, nbytes: int) -> None:
+        """Has the worker take room on the host for `set_aside`, and does not wait for that."""
+        self._tell(snapshot.Expect(copy, owner, nbytes))
+
     def set_aside(
         self,
         copy: CopyName,

@@ -18,6 +18,14 @@ class CopyOn(OfCopy[Moved], frozen=True):
     deadline: float
 
 
+class Expect(Named[Nothing], frozen=True):
+    """A SetAside of so many bytes is likely to come: the worker takes room on the host for it. Needs no answer."""
+
+    op = "expect"
+
+    nbytes: int
+
+
 class AsideFacts(Struct, frozen=True):
     """`sizes`: bytes of the segments, in order; `in_place`: bytes that are left to be read in place."""
 

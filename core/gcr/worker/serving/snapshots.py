@@ -21,6 +21,7 @@ class SnapshotServing:
 
     def operations(self) -> Handlers:
         return {
+            snapshot.Expect: lambda asked, _fds, _request: self._expect(asked),
             snapshot.SetAside: lambda asked, _fds, _request: Answer(self._set_aside(asked)),
             snapshot.ReadInPlace: lambda asked, _fds, _request: Answer(self._read_in_place(asked)),
             snapshot.MakeRoom: lambda asked, _fds, _request: Answer(self._make_room(asked)),
@@ -32,6 +33,9 @@ class SnapshotServing:
     def _make_room(self, asked: snapshot.MakeRoom) -> ops.Bytes:
         with self._room:
             return ops.Bytes(make_room(self._holdings.copy(asked.copy), asked.deadline))
+
+    def _expect(self, asked: snapshot.Expect) -> None:
+        aside.expect(self._holdings.copy(asked.copy, asked.owner), asked.nbytes)
 
     def _set_aside(self, asked: snapshot.SetAside) -> snapshot.AsideFacts:
         copy = self._holdings.copy(asked.copy, asked.owner)
