@@ -9,10 +9,12 @@ large ones are. Each line gets one line back:
     load STEP     says whether the step has the bytes of its moment
     host STEP     saves tensors of the host that are taken for device memory
     helper        says the pid of the save helper
+    holds         says how many saves hold memory of gcr's worker; the collector of cycles never runs
     ?             says whether the device has the bytes of the last round
 """
 
 import ctypes
+import gc
 import hashlib
 import sys
 from typing import Any
@@ -22,6 +24,7 @@ from device import open_device
 from dialogue import say
 
 from gcr.checkpoints import helper
+from gcr.checkpoints.aside import Aside
 from gcr.errors import GcrError
 from gcr.torch import Checkpointer
 from gcr_torch import tensors
@@ -82,6 +85,9 @@ class Training:
         process = self.keeper._writers._helper._process
         return str(process.pid if process else None)
 
+    def holds(self) -> str:
+        return str(sum(isinstance(each, Aside) for each in gc.get_objects()))
+
     def durable(self) -> str:
         self.saves.pop(0).durable.result(60)
         return "ok"
@@ -133,6 +139,7 @@ def raw(tensor: torch.Tensor) -> bytes:
 
 
 def main() -> None:
+    gc.disable()
     training = Training(sys.argv[1])
     say("ready")
     for line in sys.stdin:

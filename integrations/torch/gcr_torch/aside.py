@@ -127,10 +127,9 @@ class AsideStager:
         self._worked = False
         quiet = self._steps.quiet(parts, self._asked == "window") if self._steps else Quiet()
         begun = Begun()
-        begun.ready.settle = partial(self._settle, begun)
         try:
             self._begin(state, quiet, begun)
-            found = self._stager.staged(state, begun.ready)
+            found = self._stager.staged(state, begun.ready, partial(self._settle, begun))
         except (GcrError, NotReady, OSError) as error:
             begun.give_up(error)
             self._note(error)

@@ -36,14 +36,12 @@ class Ready(Struct):
 
     tensors: the copies, by id of the tensor · kept: the tensors themselves, so that no other has such an id
     waits: return when the copies have their bytes, and raise what went wrong · regions: memory where they lie
-    settle: returns when the tensors may change, or raises; called once what lies in host memory is copied
     """
 
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     kept: list[torch.Tensor] = field(default_factory=list)
     waits: list[Callable[[], object]] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
-    settle: Callable[[], object] = lambda: None
 
 
 class Copied(Struct, frozen=True):
@@ -72,15 +70,16 @@ class Stager(AsyncStager):
         """
         return self.staged(state_dict).state
 
-    def staged(self, state: State, ready: Ready | None = None) -> Copied:
+    def staged(self, state: State, ready: Ready | None = None, settle: Callable[[], object] = lambda: None) -> Copied:
         """The same. ready: copies of all device tensors; NotReady is raised for another one.
 
-        Raises OSError as well, and what its `settle` raises.
+        settle: returns when these may change; called once what lies in host memory is copied
+
+        Raises OSError as well, and what `settle` raises.
         """
         staging = _Staging(self._buffers, self._pin, state, ready)
         found = staging.copied(state, "")
-        if ready:
-            ready.settle()
+        settle()
         if waits := [*staging.waits(), *(ready.waits if ready else ())]:
             if self._waiting is None:
                 self._waiting = ThreadPoolExecutor(1, "gcr-stage")
