@@ -6,6 +6,7 @@ from struct import Struct
 from typing import NamedTuple
 
 BLOCK = 4096
+MOST_BLOCKS = 1 << 32  # in a pack; no chunk begins there or behind it
 PLACED = Struct("<32sII")  # of one chunk: name, block, bytes
 
 

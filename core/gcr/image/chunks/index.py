@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from gcr.hashing.chunks import MAX_CHUNK_BYTES
 from gcr.image.chunks.chunk import NAME_BYTES
-from gcr.image.chunks.entry import BLOCK, Entry, padded
+from gcr.image.chunks.entry import BLOCK, MOST_BLOCKS, Entry, padded
 from gcr.image.chunks.records import Records
 
 
@@ -28,13 +28,12 @@ class Index(Records):
         super().__init__(records, record.size)
         self._record = record
         self.sizes = self.column(NAME_BYTES + 4)
-        blocks = {size: padded(size) // BLOCK for size in {*self.sizes}}
-        borders = [*accumulate(map(blocks.__getitem__, self.sizes), initial=1)]
-        if self.column(NAME_BYTES).tolist() != borders[:-1] or (end is not None and borders[-1] * BLOCK != end):
+        borders = _borders(self.sizes)
+        if borders[-1] >= MOST_BLOCKS:
+            raise ValueError("no pack is so large")
+        self.borders = array("I", borders)
+        if self.column(NAME_BYTES) != self.borders[:-1] or (end is not None and borders[-1] * BLOCK != end):
             raise ValueError("a chunk is not behind the one before")
-        if not 0 < min(blocks, default=1) <= max(blocks, default=1) <= MAX_CHUNK_BYTES:
-            raise ValueError("no chunk has such a size")
-        self.borders = array("Q", borders)
 
     def find(self, block: int) -> int | None:
         """Returns the number of the chunk that begins at this block."""
@@ -42,8 +41,7 @@ class Index(Records):
         return number if number < len(self) and self.borders[number] == block else None
 
     def entries(self, first: int, end: int) -> Sequence[Entry]:
-        records = memoryview(self._data)[first * self._size : end * self._size]
-        return [*starmap(Entry, self._record.iter_unpack(records))]
+        return [*starmap(Entry, self._record.iter_unpack(self.packed(first, end)))]
 
     def all(self) -> "Run":
         return Run(self, 0, len(self))
@@ -100,3 +98,16 @@ class Run(Struct, frozen=True):
             end = bisect_right(borders, borders[first] + most // BLOCK, first, self.end + 1) - 1
             yield Run(self.index, first, max(first + 1, end))
             first = max(first + 1, end)
+
+
+def _borders(sizes: "array[int]") -> Sequence[int]:
+    """Returns the block where each chunk begins, and the one behind the last. Raises ValueError for a wrong size."""
+    alike = sizes == sizes[:1] * len(sizes)  # nearly always: then nothing is done for each chunk
+    every = {*sizes[:1]} if alike else {*sizes}
+    if not 0 < min(every, default=1) <= max(every, default=1) <= MAX_CHUNK_BYTES:
+        raise ValueError("no chunk has such a size")
+    blocks = {size: padded(size) // BLOCK for size in every}
+    if sizes and alike:
+        step = blocks[sizes[0]]
+        return range(1, 2 + step * len(sizes), step)
+    return [*accumulate(map(blocks.__getitem__, sizes), initial=1)]

@@ -7,6 +7,8 @@ follow from the allocations. The manifest has the digest of the file.
 """
 
 import struct
+from array import array
+from collections.abc import Mapping
 
 from gcr.image.chunks.chunk import NAME_BYTES, name_of
 from gcr.image.chunks.records import Records
@@ -15,6 +17,7 @@ SUFFIX = ".chunks"
 ZEROS = 0xFFFFFFFF
 _RECORD = struct.Struct("<32sII")
 RECORD_BYTES = _RECORD.size
+_PACKS = slice(NAME_BYTES // 4, None, RECORD_BYTES // 4)  # the numbers of packs, among all numbers of 32 bits
 
 
 class References(Records):
@@ -28,6 +31,20 @@ class References(Records):
 
 def pack_into(data: bytearray, number: int, reference: tuple[bytes, int, int]) -> None:
     _RECORD.pack_into(data, number * RECORD_BYTES, *reference)
+
+
+def packs_of(data: bytes) -> "array[int]":
+    """Returns the pack of each reference, or ZEROS."""
+    return array("I", memoryview(data).cast("I")[_PACKS].tobytes())
+
+
+def renumbered(data: bytes, numbers: Mapping[int, int]) -> bytes:
+    """Returns the references with other numbers of their packs. `numbers`: the new one, by the old one."""
+    if all(new == old for old, new in numbers.items()):
+        return data
+    known, changed = {**numbers, ZEROS: ZEROS}, bytearray(data)
+    memoryview(changed).cast("I")[_PACKS] = memoryview(array("I", map(known.__getitem__, packs_of(data))))
+    return bytes(changed)
 
 
 def digest(data: bytes) -> bytes:

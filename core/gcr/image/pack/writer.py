@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 
 from gcr.image.chunks.chunk import name_of
-from gcr.image.chunks.entry import BLOCK, PLACED, Entry, padded, stored_bytes
+from gcr.image.chunks.entry import BLOCK, MOST_BLOCKS, PLACED, Entry, padded, stored_bytes
 from gcr.image.crypto.cipher import COMPRESSED, Cipher
 from gcr.image.disk.bounce import Bounce, buffers
 from gcr.image.disk.room import allocate
@@ -24,7 +24,6 @@ from gcr.image.pack.pace import Pacer, Packing
 
 log = logging.getLogger("gcr.image")
 
-_MOST_BLOCKS = 1 << 32
 _MOST_INDEX = 2**31 - 1  # bytes of one message to the cipher's library
 ROOM_FROM = 64 << 20  # a pack of this size reserves room ahead: as much again, at most ROOM_MOST
 ROOM_MOST = 4 << 30  # nothing is written while room is reserved
@@ -68,7 +67,7 @@ class PackWriter:
             self._placed += b"".join(PLACED.pack(*entry[:3]) for entry in entries)
             count = len(self._placed) // PLACED.size
             index = self._cipher.index_bytes(count) + (count * LAID.size if self.pacer.compresses else 0)
-            if self._next >= _MOST_BLOCKS or index > _MOST_INDEX:
+            if self._next >= MOST_BLOCKS or index > _MOST_INDEX:
                 raise OSError(errno.EFBIG, "a pack cannot be larger", str(self._path))
             if not self.pacer.compresses:
                 self._file.make_room(self._next * BLOCK)

@@ -4,12 +4,15 @@ Most images have few runs. The places of a million chunks are then a few numbers
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
+from gcr.image.chunks.chunk import NAME_BYTES
+from gcr.image.chunks.entry import PLACED
 from gcr.image.chunks.index import Index
+from gcr.image.chunks.records import Records
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.references import ZEROS, References
 from gcr.image.files.smallfiles import chunk_sizes
@@ -50,6 +53,10 @@ class Places:
             self._there.append(there)
         self._firsts.append(len(sizes))
 
+    def runs(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yields number of the first chunk, the one behind the last, pack or ZEROS, number of the chunk in the pack."""
+        return zip(self._firsts[:-1], self._firsts[1:], self._packs, self._there, strict=True)
+
     def parts(self, first: int, end: int) -> Iterator[Part]:
         """Yields the chunks from `first` up to `end`, in order."""
         run = bisect_right(self._firsts, first) - 1
@@ -66,27 +73,43 @@ class _Misplaced(Exception):
 
 def checked_places(store: Store, manifest: Manifest, references: References, packs: Sequence[PackReader]) -> Places:
     """Returns the places of all chunks. Raises Damaged unless each is where the references say."""
-    indexes = [pack.chunks for pack in packs]
+    indexes, sizes = [pack.chunks for pack in packs], chunk_sizes(manifest)
     try:
-        places = Places(chunk_sizes(manifest), _runs(references, indexes))
-        _refuse_other_names(places, references, indexes, store.cipher.name_of_zeros)
+        places = Places(sizes, _runs(references, indexes))
+        _refuse_others(places, references, indexes, store.cipher.name_of_zeros)
     except _Misplaced:
         raise Damaged.of(store.images.folder / manifest.name, "a chunk is not where it should be") from None
     return places
 
 
 def _runs(references: References, indexes: Sequence[Index]) -> Iterator[_Run]:
-    """Yields the runs, by packs and blocks alone."""
-    last = there = count = -1
-    borders: Sequence[int] = ()
-    for number, (pack, block) in enumerate(zip(references.packs, references.blocks, strict=True)):
-        if pack != last or (pack != ZEROS and (there == count or block != borders[there])):
-            last, there = pack, 0
-            if pack != ZEROS:
-                there = _number_of(block, pack, indexes)
-                borders, count = indexes[pack].borders, len(indexes[pack])
-            yield number, pack, there
-        there += 1
+    """Yields the runs, by packs and blocks alone. Whole stretches are compared, and no chunk by itself."""
+    packs, number = references.packs, 0
+    while number < len(packs):
+        pack = packs[number]
+        there = 0 if pack == ZEROS else _number_of(references.blocks[number], pack, indexes)
+        yield number, pack, there
+        number += _count(references, number, None if pack == ZEROS else indexes[pack], there)
+
+
+def _count(references: References, first: int, index: Index | None, there: int) -> int:
+    """Returns how many chunks from `first` on are of the same pack and follow each other in it. None: of zeros."""
+    packs, blocks = references.packs, references.blocks
+
+    def follow(count: int) -> bool:
+        if packs[first : first + count] != packs[first : first + 1] * count:
+            return False
+        return index is None or blocks[first : first + count] == index.borders[there : there + count]
+
+    return _largest(follow, len(packs) - first)
+
+
+def _largest(holds: Callable[[int], bool], most: int) -> int:
+    """Returns the largest number up to `most` of which `holds` is true. It is of 1, and of all smaller ones."""
+    known, tried = 1, 2
+    while tried < most and holds(tried):
+        known, tried = tried, 4 * tried
+    return bisect_left(range(min(tried, most) + 1), True, known + 1, key=lambda count: not holds(count)) - 1
 
 
 def _number_of(block: int, pack: int, indexes: Sequence[Index]) -> int:
@@ -96,18 +119,27 @@ def _number_of(block: int, pack: int, indexes: Sequence[Index]) -> int:
     return number
 
 
-def _refuse_other_names(
+def _refuse_others(
     places: Places, references: References, indexes: Sequence[Index], name_of_zeros: Callable[[int], bytes]
 ) -> None:
     """Raises _Misplaced unless names and sizes are those of the packs, or of zeros."""
-    zeros = {size: name_of_zeros(size) for size in {*places.sizes}} if ZEROS in references.packs else {}
-    for part in places.parts(0, len(places.sizes)):
-        sizes = places.sizes[part.first : part.end]
-        if part.pack == ZEROS:
-            known = references.names(part.first, part.end) == [zeros[size] for size in sizes]
+    size = max((index.record_bytes for index in indexes), default=PLACED.size)  # all packs of a store have the same
+    there = Records(b"".join(_there(places, indexes, name_of_zeros, size)), size)
+    if there.column(NAME_BYTES + 4) != places.sizes or len(there) != len(references):
+        raise _Misplaced
+    if not references.same_names(0, len(references), there, 0):
+        raise _Misplaced
+
+
+def _there(
+    places: Places, indexes: Sequence[Index], name_of_zeros: Callable[[int], bytes], record_bytes: int
+) -> Iterator[bytes]:
+    """Yields the records that the packs have of all runs, in the image's order; those of zeros are made up."""
+    for first, end, pack, there in places.runs():
+        if pack == ZEROS:
+            sizes = places.sizes[first:end]
+            named = {size: PLACED.pack(name_of_zeros(size), 0, size) for size in {*sizes}}
+            zeros = {size: record.ljust(record_bytes, b"\0") for size, record in named.items()}
+            yield b"".join(map(zeros.__getitem__, sizes))
         else:
-            index = indexes[part.pack]
-            known = index.sizes[part.there : part.until] == sizes
-            known = known and references.same_names(part.first, part.end, index, part.there)
-        if not known:
-            raise _Misplaced
+            yield indexes[pack].packed(there, there + end - first)
