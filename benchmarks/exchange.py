@@ -146,7 +146,7 @@ def written(store: Path, size: int) -> int:
         for _ in range(0, size, MIB):
             memory.write(os.urandom(MIB))
         with memoryview(memory) as view, ImageWriter(Store(store), NAME) as writer:
-            writer.add([(view, {})])
+            writer.add([(view, ())])
             manifest = writer.commit(lambda contents: described(NAME, contents, 256 << 10))
     return sum(pack.bytes for pack in manifest.packs)
 

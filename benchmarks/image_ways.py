@@ -179,7 +179,7 @@ def _one(store: Store, memory: memoryview, row: Row) -> None:
     for name, word in (("a", "write"), ("b", "again")):
         began = time.monotonic()
         with ImageWriter(store, name, chunk_bytes=row["chunk_bytes"]) as writer:
-            writer.add([(memory, {})])
+            writer.add([(memory, ())])
             writer.commit(lambda contents, name=name: described(name, contents, row["chunk_bytes"]))
         row[word].append(time.monotonic() - began)
     for pack in store.packs.folder.iterdir():

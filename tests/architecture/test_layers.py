@@ -33,8 +33,9 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "image.pack": {ROOT, "image.chunks", "image.crypto", "image.disk"},
     "image.files": {ROOT, "hashing", "memory", "image.chunks", "image.crypto", "image.pack"},
     "image.store": {ROOT, "image.crypto", "image.disk", "image.files", "image.pack"},
-    "image.write": {ROOT, "hashing", "image.chunks", "image.disk", "image.files", "image.pack", "image.store"},
     "image.read": {ROOT, "hashing", "image.chunks", "image.disk", "image.files", "image.pack", "image.store"},
+    "image.write": {ROOT, "hashing", "image.read", "image.chunks", "image.disk", "image.files", "image.pack"}
+    | {"image.store"},
     "image.remote": {ROOT, "image.read", *STORES},
     "swarm": set(),
     "image.exchange": {ROOT, "swarm", "image.remote", *STORES},

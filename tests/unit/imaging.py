@@ -88,7 +88,7 @@ def write(
     threads: int = 3,
 ) -> Manifest:
     with ImageWriter(store, name, threads=threads, key=key or HashKey.random(), chunk_bytes=chunk_bytes) as writer:
-        writer.add((mapped(data), {}) for data in allocations)
+        writer.add((mapped(data), ()) for data in allocations)
         return writer.commit(described(name, [len(data) for data in allocations], job, created, chunk_bytes))
 
 
@@ -107,7 +107,7 @@ def imaged(
     sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> Manifest:
     with ImageWriter(store, name, threads=3) as writer:
-        writer.add((mapped(data), {}) for data in memory)
+        writer.add((mapped(data), ()) for data in memory)
         files = add_folder(writer, folder, sizes or {})
         plain = described(name, [len(data) for data in memory])
         return writer.commit(lambda found: replace(plain(found), cut=Cut.PROCESS, files=files))

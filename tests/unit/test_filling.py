@@ -216,7 +216,7 @@ class Target:
             at += len(data)
         table = SealedTable("llm", 7, 8, 9, {0: "GPU-1"}, tuple(handles), (), (SealedSegment("GPU-1", at),))
         with ImageWriter(self.store, name, threads=2) as writer:
-            writer.add((mapped(data), {}) for data in memory.values())
+            writer.add((mapped(data), ()) for data in memory.values())
             plain = described(name, [len(data) for data in memory.values()])
             writer.commit(lambda found: replace(plain(found), processes=(ImagedProcess(table, 3, 4),)))
         return name

@@ -141,7 +141,7 @@ def test_a_store_that_is_written_to_becomes_no_other(tmp_path: Path, monkeypatch
     monkeypatch.setattr("gcr.image.store.opening.MARK_SECONDS", 0.1)
     store = Store(tmp_path / "store")
     with ImageWriter(store, "warm") as writer:
-        writer.add([(mapped(DATA[0]), {})])
+        writer.add([(mapped(DATA[0]), ())])
         with pytest.raises(StoreBusy):
             Store(store.path, OURS)
         writer.commit(described("warm", [len(DATA[0])]))

@@ -215,7 +215,7 @@ def test_the_next_is_named_while_one_is_written(store: Store, monkeypatch: pytes
     monkeypatch.setattr(PackWriter, "place", counted)
     monkeypatch.setattr(PackWriter, "write", patient)
     with ImageWriter(store, "warm", threads=1) as writer:
-        writer.add([(mapped(data), {})])
+        writer.add([(mapped(data), ())])
         writer.commit(described("warm", [len(data)]))
     assert read(store, "warm") == [data]
 

@@ -44,7 +44,7 @@ def test_a_decision_says_which_image_has_the_bytes(tmp_path: Path, image: KeptIm
 
 def imaged(store: Store, only_copy: bool) -> None:
     with ImageWriter(store, "warm") as writer:
-        writer.add([(mapped(bytes_of(1, 100)), {})])
+        writer.add([(mapped(bytes_of(1, 100)), ())])
         writer.commit(lambda contents: replace(described("warm", [100])(contents), only_copy=only_copy))
 
 

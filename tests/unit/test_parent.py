@@ -1,7 +1,6 @@
 """The image that another builds upon, the changes since, and chunks that are added by their names."""
 
 import sys
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -10,21 +9,21 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from imaging import bytes_of, described, mapped, write
+from imaging import bytes_of, write
 
-from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey, hash_bytes
-from gcr.image.chunks.chunk import Chunk, cut, name_of
+from gcr.hashing import CHUNK_BYTES, HashKey, hash_bytes
+from gcr.image.chunks.chunk import cut, name_of
+from gcr.image.chunks.records import Records
 from gcr.image.files.manifest import Manifest
-from gcr.image.files.references import References
-from gcr.image.read.reader import ImageReader
+from gcr.image.files.references import RECORD_BYTES, References
 from gcr.image.remote.pull import pull
 from gcr.image.remote.push import push
 from gcr.image.remote.transfer import Transfer
 from gcr.image.store.images import Images
 from gcr.image.store.store import Store
-from gcr.image.write.parent import Allocation, Parent, parent_of
+from gcr.image.write.inherited import Allocation
+from gcr.image.write.parent import Parent, parent_of
 from gcr.image.write.writer import ImageWriter
-from gcr.imageerrors import Damaged
 
 SIZE = 3 * CHUNK_BYTES + 100
 WHO = (7, 8, 3)  # as in imaging.py
@@ -49,9 +48,9 @@ def test_the_newest_of_the_very_same_process(store: Store) -> None:
     assert parent and (parent.name, refused) == ("three", None)
     assert parent.key == store.images.hashes(store.images.manifest("three")).key
     first, second = parent.allocations[7, 1], parent.allocations[7, 2]
-    assert (first.size, second.size, len(first.names), len(second.names)) == (SIZE, 4096, 4, 1)
+    assert (first.size, second.size, len(first.references), len(second.references)) == (SIZE, 4096, 4, 1)
     assert first.digests == hash_bytes(data, parent.key, CHUNK_BYTES)
-    assert first.chunk(3) == Chunk(name_of(data[-100:]), hash_bytes(data[-100:], parent.key, CHUNK_BYTES))
+    assert first.references.names(3, 4) == [name_of(data[-100:])]
     assert parent.baseline(7).digests(1, SIZE) == first.digests
     for other in ((6, 8, 3), (7, 9, 3), (7, 8, 4)):  # pid, start time, and the place of its stack, which exec changes
         assert found(store, other) == (None, None)
@@ -133,50 +132,6 @@ def test_one_of_other_chunks_is_passed_over(store: Store) -> None:
     assert parent is None and refused and "chunks of" in refused
 
 
-def test_a_chunk_that_is_added_by_name_is_not_looked_at(store: Store) -> None:
-    data, key = bytes_of(1, SIZE), HashKey.random()
-    write(store, "one", [data, bytes(SIZE)], key=key)
-    parent, _ = found(store)
-    assert parent
-    with ImageWriter(store, "two", key=key) as writer:
-        for id, keep in ((1, (0, 2, 3)), (2, (1, 3))):
-            wrong = bytearray(b"\xaa" * SIZE)
-            wrong[CHUNK_BYTES : 2 * CHUNK_BYTES] = data[CHUNK_BYTES : 2 * CHUNK_BYTES]
-            known = {number: parent.allocations[7, id].chunk(number) for number in keep}
-            writer.add([(mapped(bytes(wrong)), known)])
-        made = writer.commit(described("two", [SIZE, SIZE]))
-    with ImageReader(store, "two") as reader:
-        targets = [bytearray(SIZE), bytearray(SIZE)]
-        for number, target in enumerate(targets):
-            reader.read(7, "GPU-1", number * SIZE, memoryview(target))
-    assert targets[0] == data
-    assert not any(targets[1][CHUNK_BYTES : 2 * CHUNK_BYTES]) and not any(targets[1][3 * CHUNK_BYTES :])
-    assert (made.costs.bytes_zero, made.costs.bytes_written) == (CHUNK_BYTES + 100, CHUNK_BYTES)
-    recorded = store.images.hashes(made)
-    assert recorded.digests == b"".join(hash_bytes(each, key, CHUNK_BYTES) for each in targets)
-
-
-def test_a_chunk_that_the_store_lacks_is_never_added_by_name(store: Store) -> None:
-    """Other bytes in memory in its place would be stored as the chunk."""
-    with ImageWriter(store, "one") as writer:
-        with pytest.raises(Damaged, match="no chunk"):
-            writer.add([(mapped(bytes(100)), {0: Chunk(name_of(b"x"), bytes(16))})])
-        assert not writer.has(name_of(b"x"), 1)
-        assert writer.has(name_of(bytes(100)), 100)
-
-
-def test_a_chunk_of_a_large_allocation_costs_no_more_than_any_other() -> None:
-    """There may be a million: a copy of all digests for each took minutes."""
-    count = 1 << 20
-    allocation = Allocation(count * CHUNK_BYTES, [b"name"] * count, bytes(count * DIGEST_BYTES))
-    tracemalloc.start()
-    try:
-        assert allocation.chunk(1) == Chunk(b"name", bytes(DIGEST_BYTES))
-        assert tracemalloc.get_traced_memory()[1] < 10_000
-    finally:
-        tracemalloc.stop()
-
-
 @given(
     st.dictionaries(st.integers(1, 4), st.tuples(st.integers(1, 3 * CHUNK_BYTES), st.integers(0, 2)), max_size=4),
     st.dictionaries(st.integers(1, 4), st.tuples(st.integers(1, 3 * CHUNK_BYTES), st.integers(0, 2)), max_size=4),
@@ -185,16 +140,19 @@ def test_what_has_changed_is_what_was_not_at_the_same_place(
     before: dict[int, tuple[int, int]], now: dict[int, tuple[int, int]]
 ) -> None:
     def names(size: int, seed: int) -> list[bytes]:
-        return [f"{length} {seed if at else 0}".encode() for at, length in cut(size)]
+        return [f"{length:10} {seed if at else 0:21}".encode() for at, length in cut(size)]
 
-    known = {(7, id): Allocation(size, names(size, seed), b"") for id, (size, seed) in before.items()}
-    there = {(place, at * CHUNK_BYTES): name for place, each in known.items() for at, name in enumerate(each.names)}
+    def records(size: int, seed: int, place: int) -> Records:
+        return Records(b"".join(name + bytes([place] * 8) for name in names(size, seed)), RECORD_BYTES)
+
+    known = {(7, id): Allocation(size, records(size, seed, 1), b"", ()) for id, (size, seed) in before.items()}
+    there = {(7, id, at * CHUNK_BYTES): name for id, each in before.items() for at, name in enumerate(names(*each))}
     parent = Parent("one", HashKey(bytes(32)), CHUNK_BYTES, known)
-    written = {(7, id): (size, names(size, seed)) for id, (size, seed) in now.items()}
+    written = {(7, id): (size, records(size, seed, 2)) for id, (size, seed) in now.items()}
     expected = sum(
         length
-        for place, (size, found) in written.items()
-        for (at, length), name in zip(cut(size), found, strict=True)
-        if there.get((place, at)) != name
+        for id, (size, seed) in now.items()
+        for (at, length), name in zip(cut(size), names(size, seed), strict=True)
+        if there.get((7, id, at)) != name
     )
     assert parent.bytes_changed(written) == expected

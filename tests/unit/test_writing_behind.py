@@ -94,7 +94,7 @@ def test_an_image_of_which_a_byte_did_not_reach_the_disk_is_none(tmp_path: Path,
     failing.append(1)
     store = Store(tmp_path / "store")
     with pytest.raises(StoreUnusable, match="the disk says no"), ImageWriter(store, "warm") as writer:
-        writer.add([(mapped(bytes_of(1, SIZE)), {})])
+        writer.add([(mapped(bytes_of(1, SIZE)), ())])
         writer.commit(described("warm", [SIZE]))
     assert store.images.names() == []
     assert not [*store.packs.folder.iterdir()]
@@ -199,7 +199,7 @@ def test_an_image_that_cannot_have_its_threads_is_refused_and_leaves_nothing(
                 writer.__enter__()
         else:
             with writer:
-                writer.add([(mapped(bytes_of(1, SIZE)), {})])
+                writer.add([(mapped(bytes_of(1, SIZE)), ())])
                 writer.commit(described("warm", [SIZE]))
         monkeypatch.undo()
         assert threading.active_count() == before

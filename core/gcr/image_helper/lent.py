@@ -1,12 +1,14 @@
 """The staged copies of a job's processes, lent to an image helper and held still until the image is written."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, field
 
 from gcr.errors import UsageError
-from gcr.image.chunks.chunk import Chunk
 from gcr.image.chunks.lines import StagedLine, merged
+from gcr.image.chunks.records import Records, Run
+from gcr.image.write.inherited import Inherited
 from gcr.image.write.parent import AllocationKey, ChunkNames, Parent
 from gcr.image.write.part import Addition
 from gcr.image.write.writer import ImageWriter
@@ -51,21 +53,22 @@ class Lent(Struct):
         """
         for pid, line, handle in self._handles():
             where = line.chunks[handle.spec.id]
-            yield line.allocation(handle), _chunks_of(parent, (pid, handle), where, Where.PARENT)
+            yield line.allocation(handle), _inherited(parent, (pid, handle), where, Where.PARENT)
 
     def written(self, writer: ImageWriter, parent: Parent | None) -> ChunkNames:
-        """Returns the size and the chunks' names of each allocation.
+        """Returns the size of each allocation, and records with its chunks' names.
 
         Raises HashMissed if a chunk differs from the parent's although their hashes are equal.
         """
-        found: dict[AllocationKey, tuple[int, Sequence[bytes]]] = {}
+        found: dict[AllocationKey, tuple[int, Records]] = {}
         first = 0
         for pid, line, handle in self._handles():
             where = line.chunks[handle.spec.id]
-            names = writer.names(first, len(where))
-            same = _chunks_of(parent, (pid, handle), where, Where.BOTH)
-            if missed := [number for number, chunk in same.items() if names[number] != chunk.name]:
-                text = f"{len(missed)} chunks of process {pid}, such as {missed[0]} of allocation {handle.spec.id}"
+            names = writer.records(first, len(where))
+            same = _inherited(parent, (pid, handle), where, Where.BOTH)
+            if missed := [other for run in same for other in _others(names, run)]:
+                count, number = sum(end - begin for begin, end in missed), missed[0][0]
+                text = f"{count} chunks of process {pid}, such as {number} of allocation {handle.spec.id}"
                 raise HashMissed(f"{text}, differ from the parent's, and their hashes are the same", hint=BROKEN)
             found[pid, handle.spec.id] = handle.spec.size, names
             first += len(where)
@@ -95,18 +98,23 @@ def _whole(fd: int) -> PartialTable:
     return PartialTable.whole(SealedTable.from_fd(fd))
 
 
-def _chunks_of(
+def _inherited(
     parent: Parent | None, whose: tuple[int, SealedHandle], where: bytes, those: Where
-) -> Mapping[int, Chunk]:
-    """Returns the parent's chunks by number, for those of an allocation that are `those`.
+) -> Sequence[Inherited]:
+    """Returns the chunks of an allocation that are `those`, as runs of the parent's.
 
     Raises UsageError if there are some and no parent has them.
     """
-    numbers = [number for number, each in enumerate(where) if each == those]
-    if not numbers:
-        return {}
+    runs = [match.span() for match in re.finditer(re.escape(bytes([those])) + b"+", where)]
+    if not runs:
+        return ()
     pid, handle = whose
     known = parent.allocations.get((pid, handle.spec.id)) if parent else None
     if known is None or known.size != handle.spec.size:
         raise UsageError(f"a copy of process {pid} lacks chunks that no parent has")
-    return {number: known.chunk(number) for number in numbers}
+    return [Inherited(known, first, end) for first, end in runs]
+
+
+def _others(names: Records, run: Inherited) -> Iterator[Run]:
+    """Yields the chunks that have other names than the parent's."""
+    return names.other_names(run.first, run.end, run.of.references, run.first)

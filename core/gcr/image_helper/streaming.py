@@ -14,6 +14,7 @@ from gcr.errors import UsageError
 from gcr.hashing import CHUNK_BYTES
 from gcr.hashing.chunks import chunk_count
 from gcr.image.chunks.lines import Slots, merged
+from gcr.image.chunks.records import Records
 from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
 from gcr.image.write.parent import AllocationKey, ChunkNames
 from gcr.image.write.writer import ImageWriter
@@ -73,13 +74,16 @@ class Streams(Struct):
         return sum(handle.spec.size for table in self.tables() for handle in table.handles)
 
     def written(self, writer: ImageWriter) -> ChunkNames:
-        """Returns the size and the chunks' names of each allocation. Raises RolledBack if a chunk was not brought."""
-        found: dict[AllocationKey, tuple[int, Sequence[bytes]]] = {}
+        """Returns the size of each allocation, and records with its chunks' names.
+
+        Raises RolledBack if a chunk was not brought.
+        """
+        found: dict[AllocationKey, tuple[int, Records]] = {}
         first = 0
         for table in self.tables():
             for handle in table.handles:
                 count = chunk_count(handle.spec.size, CHUNK_BYTES)
-                found[table.pid, handle.spec.id] = handle.spec.size, writer.names(first, count)
+                found[table.pid, handle.spec.id] = handle.spec.size, writer.records(first, count)
                 first += count
         return found
 

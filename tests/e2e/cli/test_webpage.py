@@ -43,7 +43,7 @@ def page(gcr: Gcr, store: Store, tmp_path: Path) -> Iterator[tuple[browser.Page,
         return replace(manifest, timings=MARKS, source=source, costs=costs)
 
     with ImageWriter(store, "warm") as writer:
-        writer.add((mapped(data), {}) for data in ALLOCATIONS)
+        writer.add((mapped(data), ()) for data in ALLOCATIONS)
         writer.commit(all_of_it)
     file = tmp_path / "warm.html"
     facts = gcr("inspect", "warm", "--html", str(file), "--json").json

@@ -303,7 +303,7 @@ def test_the_name_of_a_jobs_only_copy_goes_while_a_peer_reads_unless_the_job_nee
     store: Store, other: Store, needed: bool
 ) -> None:
     with ImageWriter(store, "warm") as writer:
-        writer.add([(mapped(COMMON), {})])
+        writer.add([(mapped(COMMON), ())])
         writer.commit(lambda contents: replace(described("warm", [len(COMMON)])(contents), only_copy=True))
     with running(store.path) as node:
         pulled(other, [node])

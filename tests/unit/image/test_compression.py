@@ -33,7 +33,7 @@ pytestmark = pytest.mark.on_disk
 
 def write(store: Store, name: str, data: list[bytes], packing: Packing = "compressed") -> Manifest:
     with ImageWriter(store, name, threads=3, packing=packing) as writer:
-        writer.add((mapped(each), {}) for each in data)
+        writer.add((mapped(each), ()) for each in data)
         return writer.commit(described(name, [*map(len, data)]))
 
 

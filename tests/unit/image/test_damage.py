@@ -139,7 +139,7 @@ def test_an_image_is_not_there_if_what_it_is_built_upon_is_found_damaged_meanwhi
     write(store, "one", data)
     (pack,) = store.packs.folder.iterdir()
     with ImageWriter(store, "two") as writer:
-        writer.add([(mapped(data[0]), {})])
+        writer.add([(mapped(data[0]), ())])
         flipped(pack, CHUNK_BYTES, 3)
         with pytest.raises(Damaged):
             check(store, "one")
@@ -153,7 +153,7 @@ def test_every_pack_is_looked_at_also_one_of_the_same_bytes_as_another(plain: St
     data = bytes_of(1, MANY)
     with ImageWriter(plain, "a") as one, ImageWriter(plain, "b") as other:
         for writer in (one, other):
-            writer.add([(mapped(data), {})])
+            writer.add([(mapped(data), ())])
             writer.commit(described(writer.name, [MANY]))
     (a,), (b,) = plain.images.manifest("a").packs, plain.images.manifest("b").packs
     assert a.id != b.id and a.seal == b.seal

@@ -42,7 +42,7 @@ def test_what_was_not_committed_is_not_there(store: Store) -> None:
     write(store, "warm", [bytes_of(1, 100)])
     before = files(store)
     with ImageWriter(store, "other") as writer:
-        writer.add([(mapped(bytes_of(2, MANY)), {})])
+        writer.add([(mapped(bytes_of(2, MANY)), ())])
     assert store.images.names() == ["warm"]
     store.clean()
     assert files(store) == before
@@ -151,7 +151,7 @@ def test_nothing_goes_while_an_image_is_written_or_read(store: Store) -> None:
     common = bytes_of(1, MANY)
     write(store, "one", [common])
     with ImageWriter(store, "two") as writer:
-        writer.add([(mapped(common), {})])
+        writer.add([(mapped(common), ())])
         assert store.remove(["one"]) == 0
         with pytest.raises(StoreBusy):
             store.clean()

@@ -78,7 +78,7 @@ def moved(store: Store, name: str, data: Sequence[bytes], rng: random.Random) ->
     order = rng.sample(range(len(data)), len(data))
     starts = dict(zip(order, accumulate((len(data[number]) for number in order), initial=0), strict=False))
     with ImageWriter(store, name, threads=2, chunk_bytes=CHUNK) as writer:
-        writer.add((mapped(each), {}) for each in data)
+        writer.add((mapped(each), ()) for each in data)
         plain = described(name, [*map(len, data)], chunk_bytes=CHUNK)
         writer.commit(lambda found: shifted(plain(found), starts))
     return [starts[number] for number in range(len(data))]

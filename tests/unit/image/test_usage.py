@@ -12,10 +12,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from imaging import bytes_of, described, mapped, read, write
 
 from gcr.hashing.chunks import TILE_BYTES as CHUNK
-from gcr.image.chunks.chunk import Chunk
 from gcr.image.files.manifest import Manifest
 from gcr.image.store.store import Store
 from gcr.image.write import usage
+from gcr.image.write.inherited import Allocation, Inherited
 from gcr.image.write.writer import ImageWriter
 
 DATA = bytes_of(1, 20 * CHUNK)
@@ -68,9 +68,11 @@ def test_a_sparse_pack_is_left(
 
 def test_a_chunk_whose_bytes_are_not_at_hand_stays_in_a_sparse_pack(store: Store) -> None:
     pack = begun(store, [[0]])
-    known = {0: Chunk(store.cipher.name_of(of(0)), bytes(16))}
+    manifest = store.images.manifest("user0")
+    references = store.images.references(manifest).part(0, 1)
+    known = [Inherited(Allocation(CHUNK, references, bytes(16), manifest.packs), 0, 1)]
     with ImageWriter(store, "new", chunk_bytes=CHUNK) as writer:
-        writer.add([(mapped(bytes(CHUNK)), known), (mapped(of(0)), {})])
+        writer.add([(mapped(bytes(CHUNK)), known), (mapped(of(0)), ())])
         manifest = writer.commit(described("new", [CHUNK, CHUNK], chunk_bytes=CHUNK))
     assert refers(manifest, pack)
     assert manifest.costs.bytes_written == CHUNK, "the other one, at hand, was written again"
@@ -80,7 +82,7 @@ def test_a_chunk_whose_bytes_are_not_at_hand_stays_in_a_sparse_pack(store: Store
 def test_images_that_go_do_not_count(plain: Store) -> None:
     pack = begun(plain, [range(20), [0]])
     with ImageWriter(plain, "new", chunk_bytes=CHUNK, going=["user0"]) as writer:
-        writer.add([(mapped(of(0)), {})])
+        writer.add([(mapped(of(0)), ())])
         assert not refers(writer.commit(described("new", [CHUNK], chunk_bytes=CHUNK)), pack)
 
 

@@ -84,7 +84,7 @@ def test_a_process_may_know_of_many_devices(store: Store) -> None:
         return replace(image, processes=(replace(process, table=replace(process.table, ordinals=known)),))
 
     with ImageWriter(store, "one", threads=1, key=HashKey.random()) as writer:
-        writer.add([(mapped(b"bytes"), {})])
+        writer.add([(mapped(b"bytes"), ())])
         writer.commit(of_many)
     (process,) = store.images.manifest("one").processes
     assert process.table.ordinals == known
@@ -273,7 +273,7 @@ def test_after_a_failed_write_its_memory_is_not_read_again(store: Store) -> None
 
     with patch.object(PackWriter, "write", write_some), ImageWriter(store, "warm", threads=4) as writer:
         with pytest.raises(StoreUnusable):
-            writer.add([(mapped(bytes_of(1, 64 * CHUNK_BYTES * 8)), {})])
+            writer.add([(mapped(bytes_of(1, 64 * CHUNK_BYTES * 8)), ())])
         assert working[0] == 0
 
 

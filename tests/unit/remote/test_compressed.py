@@ -22,7 +22,7 @@ DATA = [weights(seed, CHUNK_BYTES // 4) for seed in range(5)]
 
 def write(store: Store) -> Manifest:
     with ImageWriter(store, "warm", threads=3, packing="compressed") as writer:
-        writer.add((mapped(each), {}) for each in DATA)
+        writer.add((mapped(each), ()) for each in DATA)
         return writer.commit(described("warm", [*map(len, DATA)]))
 
 

@@ -139,7 +139,7 @@ def test_a_writer_that_claims_the_name_before_a_push_has_ended_keeps_it(
     monkeypatch.setattr(Folder, "publish", publish)
     pushed(store, away)
     (writer,) = begun
-    writer.add([(mapped(OWN), {})])
+    writer.add([(mapped(OWN), ())])
     writer.commit(described("warm", [len(OWN)]))
     writer.__exit__()
     assert read(Store(away, store.cipher), "warm") == [OWN]

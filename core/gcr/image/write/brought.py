@@ -9,7 +9,8 @@ from threading import Lock
 from typing import NamedTuple
 
 from gcr.hashing import DIGEST_BYTES
-from gcr.image.chunks.chunk import NAME_BYTES, Chunk
+from gcr.image.chunks.chunk import Chunk
+from gcr.image.chunks.records import Records
 from gcr.image.files import references
 from gcr.image.files.references import RECORD_BYTES
 
@@ -38,6 +39,19 @@ class BroughtChunks:
                 self._add(chunks)
             return twice
 
+    def add_run(self, first: int, found: bytes, digests: bytes) -> int | None:
+        """Adds chunks from the number `first` on by their packed records. Returns as `add`. digests: empty for none."""
+        count = len(found) // RECORD_BYTES
+        with self._lock:
+            if (twice := self._there.find(1, first, first + count)) >= 0:
+                return twice
+            self._grow(first + count)
+            self.references[first * RECORD_BYTES : (first + count) * RECORD_BYTES] = found
+            self.digests[first * DIGEST_BYTES : first * DIGEST_BYTES + len(digests)] = digests
+            self._there[first : first + count] = bytes([1]) * count
+            self.count += count
+        return None
+
     def _twice(self, chunks: Iterable[Brought]) -> int | None:
         seen = set[int]()
         for each in chunks:
@@ -61,9 +75,10 @@ class BroughtChunks:
         end = min(max(first, len(self._there)), first + count)
         return found if found >= 0 else end if end < first + count else None
 
-    def names(self, first: int, count: int) -> Sequence[bytes]:
-        starts = range(first * RECORD_BYTES, (first + count) * RECORD_BYTES, RECORD_BYTES)
-        return [bytes(self.references[start : start + NAME_BYTES]) for start in starts]
+    def records(self, first: int, count: int) -> Records:
+        """Returns a copy of the references of `count` chunks."""
+        with self._lock:
+            return Records(bytes(self.references[first * RECORD_BYTES : (first + count) * RECORD_BYTES]), RECORD_BYTES)
 
     def _grow(self, count: int) -> None:
         more = max(0, count - len(self._there))

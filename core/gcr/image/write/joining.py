@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-from gcr.image.chunks.chunk import NAME_BYTES
 from gcr.image.files import references
-from gcr.image.files.references import RECORD_BYTES, ZEROS, References
 from gcr.image.pack.format import Pack
 from gcr.image.store.store import Store
 from gcr.image.write.part import Part
@@ -17,23 +15,11 @@ def joined(parts: Sequence[Part]) -> Part:
     numbers: dict[Pack, int] = {}
     found = bytearray()
     for part in parts:
-        mine = [numbers.setdefault(pack, len(numbers)) for pack in part.packs]
-        found += _renumbered(part.references, mine)
+        mine = {old: numbers.setdefault(pack, len(numbers)) for old, pack in enumerate(part.packs)}
+        found += references.renumbered(part.references, mine)
     counts = [part.counts for part in parts]
     total = Counts(*(sum(getattr(each, name) for each in counts) for name in Counts.__struct_fields__))
     return Part(tuple(numbers), bytes(found), b"", total)
-
-
-def _renumbered(found: bytes, numbers: Sequence[int]) -> bytes:
-    """Returns the references with other numbers of their packs. `numbers`: the new one, by the old one."""
-    if all(new == old for old, new in enumerate(numbers)):
-        return found
-    changed, before = bytearray(found), References(found)
-    for at, (pack, block) in enumerate(zip(before.packs, before.blocks, strict=True)):
-        if pack != ZEROS:
-            name = found[at * RECORD_BYTES : at * RECORD_BYTES + NAME_BYTES]
-            references.pack_into(changed, at, (name, numbers[pack], block))
-    return bytes(changed)
 
 
 def refuse_missing(store: Store, parts: Sequence[Part]) -> None:

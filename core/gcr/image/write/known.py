@@ -33,10 +33,14 @@ class Known:
         self._begins.append(len(self._entries) // self._record.size)
         self._entries += pack.index
 
-    def places(self, name: bytes) -> Iterator[tuple[str, int]]:
-        """Yields pack and block wherever the chunk is. The first call takes a quarter of a second a million chunks."""
+    def prepare(self) -> None:
+        """Makes the table, once. It takes a quarter of a second a million chunks."""
         if not self._slots:
             self._fill()
+
+    def places(self, name: bytes) -> Iterator[tuple[str, int]]:
+        """Yields pack and block wherever the chunk is."""
+        self.prepare()
         mask = len(self._slots) - 1
         slot = int.from_bytes(name[:8], byteorder) & mask
         while number := self._slots[slot]:

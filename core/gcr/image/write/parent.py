@@ -1,8 +1,8 @@
 """The parent of an image: the newest image of the same processes that it can build upon.
 
-The parent's hashes show which chunks have not changed and need not be copied again. The child has such a chunk by the
-parent's name of it; the writer knows that the store has it. The parent also shows how much of a job changes between two
-images. An image needs no other image to be read: chunks are found by their names, whichever writer wrote them.
+The parent's hashes show which chunks have not changed and need not be copied again. The child takes over the parent's
+references of such chunks. Each reference of a parent is compared with the packs before that. The parent also shows how
+much of a job changes between two images. An image needs no other image to be read: its references are its own.
 
 An image from elsewhere (`gcr pull`, `gcr push` into this folder) is no parent. Its chunks were compared with their
 names, but only its sender says that its hashes are those of the same bytes. With false hashes the next image would have
@@ -14,36 +14,27 @@ another image may take its name.
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from gcr.hashing import DIGEST_BYTES, HashKey
 from gcr.hashing.baseline import Baseline
 from gcr.hashing.chunks import chunk_count
-from gcr.image.chunks.chunk import Chunk, cut
+from gcr.image.chunks.records import Records
 from gcr.image.files.manifest import ImagedProcess, Manifest
+from gcr.image.pack.reader import PackReader
+from gcr.image.read.places import checked_places
 from gcr.image.store.retention import newest_first
+from gcr.image.store.store import Store
+from gcr.image.write.inherited import Allocation
 from gcr.image.write.writer import ImageWriter
-from gcr.imageerrors import Damaged, NoSuchImage
+from gcr.imageerrors import Damaged, NoSuchImage, WrongImage
 
 log = logging.getLogger("gcr.image")
 
 Identity = tuple[int, int, int]  # of a process: pid, start time, address of its stack
 AllocationKey = tuple[int, int]  # of an allocation: pid and id
-ChunkNames = Mapping[AllocationKey, tuple[int, Sequence[bytes]]]  # of allocations: size, and the names of the chunks
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """An allocation of the parent. `names`, `digests`: those of its chunks, in order."""
-
-    size: int
-    names: Sequence[bytes]
-    digests: bytes = field(repr=False)
-
-    def chunk(self, number: int) -> Chunk:
-        return Chunk(self.names[number], self.digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES])
+ChunkNames = Mapping[AllocationKey, tuple[int, Records]]  # of allocations: size, and records with the chunks' names
 
 
 class Parent(Struct, frozen=True):
@@ -61,15 +52,13 @@ class Parent(Struct, frozen=True):
         """Returns the bytes of the chunks that the parent does not have at the same place."""
         return sum(self._changed(key, size, names) for key, (size, names) in written.items())
 
-    def _changed(self, key: AllocationKey, size: int, names: Sequence[bytes]) -> int:
+    def _changed(self, key: AllocationKey, size: int, names: Records) -> int:
         known = self.allocations.get(key)
-        before = list(known.names) if known else []
-        before += [b""] * (len(names) - len(before))
-        return sum(
-            length
-            for (_, length), name, old in zip(cut(size, self.chunk_bytes), names, before, strict=False)
-            if name != old
-        )
+        if known is None:
+            return size
+        both = min(len(known.references), len(names))
+        others = [*names.other_names(0, both, known.references, 0), (both, len(names))]
+        return sum(min(end * self.chunk_bytes, size) - min(first * self.chunk_bytes, size) for first, end in others)
 
 
 def parent_of(writer: ImageWriter, who: Collection[Identity]) -> tuple[Parent | None, str | None]:
@@ -78,7 +67,7 @@ def parent_of(writer: ImageWriter, who: Collection[Identity]) -> tuple[Parent | 
     for manifest in newest_first(_of_same(writer, who)):
         try:
             return _read(writer, manifest, who), refused
-        except (Damaged, NoSuchImage) as error:
+        except (Damaged, NoSuchImage, WrongImage) as error:
             log.warning("image %s is not built upon: %s", manifest.name, error)
             refused = refused or error.message
     return None, refused
@@ -99,22 +88,25 @@ def _read(writer: ImageWriter, manifest: Manifest, who: Collection[Identity]) ->
     if manifest.chunk_bytes != writer.chunk_bytes:
         raise Damaged.of(manifest.name, f"it has chunks of {manifest.chunk_bytes} bytes")
     references, hashes = writer.store.images.references(manifest), writer.store.images.hashes(manifest)
-    found: dict[AllocationKey, Allocation] = {}
-    first = 0
+    checked_places(writer.store, manifest, references, _packs(writer.store, manifest))
+    found, first = dict[AllocationKey, Allocation](), 0
     for process in manifest.processes:
         for handle in process.table.handles:
             end = first + chunk_count(handle.spec.size, manifest.chunk_bytes)
             if _identity(process) in who:
-                names = references.names(first, end)
                 digests = hashes.digests[first * DIGEST_BYTES : end * DIGEST_BYTES]
-                found[process.table.pid, handle.spec.id] = Allocation(handle.spec.size, names, digests)
+                allocation = Allocation(handle.spec.size, references.part(first, end), digests, manifest.packs)
+                found[process.table.pid, handle.spec.id] = allocation
             first = end
-    _refuse_what_the_store_lacks(writer, manifest, found.values())
+    writer.prepare()
     return Parent(manifest.name, hashes.key, manifest.chunk_bytes, found)
 
 
-def _refuse_what_the_store_lacks(writer: ImageWriter, manifest: Manifest, found: Collection[Allocation]) -> None:
-    for each in found:
-        for name, (_, size) in zip(each.names, cut(each.size, manifest.chunk_bytes), strict=True):
-            if not writer.has(name, size):
-                raise Damaged.of(manifest.name, "a pack of it is not there, or was found damaged")
+def _packs(store: Store, manifest: Manifest) -> Sequence[PackReader]:
+    """Raises Damaged unless all packs are there, and none was found damaged; WrongImage, OSError."""
+    try:
+        store.packs.refuse_distrusted(manifest.packs)
+        return [store.packs.reader(pack) for pack in manifest.packs]
+    except Damaged as error:
+        text = f"a pack of it is not there, or was found damaged ({error.message})"
+        raise Damaged.of(manifest.name, text) from error

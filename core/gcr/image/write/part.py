@@ -1,11 +1,12 @@
 """Writes the chunks of an image, or of a part of one: cuts memory into chunks, names each, and writes the new ones.
 
 Those that the store does not have go into one pack, and those that it has in sparse packs alone (usage.py). The memory
-lies still, mapped in this process; several threads name and write it at once. A chunk that the store is known to have
-may be added by its name. writer.py publishes what one process wrote as an image, joining.py what several did.
+lies still, mapped in this process; several threads name and write it at once. Chunks that are those of the parent are
+taken from it, run by run (inherited.py). writer.py publishes what one process wrote as an image, joining.py what
+several did.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from gcr.hashing import HashKey, hash_each
 from gcr.hashing.chunks import CHUNK_BYTES, chunk_count
 from gcr.image.chunks.chunk import Chunk, cut
 from gcr.image.chunks.entry import padded
+from gcr.image.chunks.records import Records
 from gcr.image.disk.failing import usable
 from gcr.image.disk.threads import all_of, groups, started
 from gcr.image.files.imagedfile import ImagedFile
@@ -28,10 +30,11 @@ from gcr.image.pack.pace import Pace, Packing
 from gcr.image.pack.writer import WAITING
 from gcr.image.store.store import Store
 from gcr.image.write.brought import BroughtChunks
+from gcr.image.write.inherited import Inherited
 from gcr.image.write.placing import Counts, Named, Piece, Placed, Placing
 from gcr.image.write.rate import Rate
 
-Addition = tuple[memoryview, Mapping[int, Chunk]]  # an allocation, and its chunks that are known, by number
+Addition = tuple[memoryview, Sequence[Inherited]]  # an allocation, and its chunks that are the parent's, in order
 
 
 class Part(Struct, frozen=True):
@@ -102,24 +105,46 @@ class PartWriter:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def has(self, name: bytes, size: int) -> bool:
-        """Returns whether a chunk may be added by this name: the store has it, or it is zero."""
-        return self._work.placing.has(name, size)
+    def prepare(self) -> None:
+        """Does what the first chunk would wait for."""
+        self._work.placing.prepare()
 
     def add(self, allocations: Iterable[Addition]) -> None:
         """Adds all bytes of allocations, behind those added before. One call at a time.
 
-        The bytes must not change meanwhile; those of known chunks are not read. Raises Damaged if the store lacks a
-        known chunk.
+        The bytes must not change meanwhile; those of inherited chunks are not read. Raises UsageError for runs of
+        chunks that the allocation has not, or has twice.
         """
         self._add_all(self._pieces(allocations))
 
     def _pieces(self, allocations: Iterable[Addition]) -> Iterator[Piece]:
+        """Yields the chunks that are read. The others are entered, run by run, as the iteration comes to them."""
         first = self._work.brought.count
-        for memory, known in allocations:
-            for number, (start, size) in enumerate(cut(len(memory), self.chunk_bytes)):
-                yield first + number, memory[start : start + size], known.get(number)
-            first += chunk_count(len(memory), self.chunk_bytes)
+        for memory, inherited in allocations:
+            at = 0
+            for run in inherited:
+                yield from self._cut(first, memory, at, run.first)
+                self._inherit(first, len(memory), run)
+                at = run.end
+            count = chunk_count(len(memory), self.chunk_bytes)
+            yield from self._cut(first, memory, at, count)
+            first += count
+
+    def _cut(self, first: int, memory: memoryview, begin: int, end: int) -> Iterator[Piece]:
+        """Yields the chunks of an allocation from `begin` up to `end`. `first`: the number of its first chunk."""
+        for number in range(begin, end):
+            at = number * self.chunk_bytes
+            yield first + number, memory[at : at + self.chunk_bytes]
+
+    def _inherit(self, first: int, size: int, run: Inherited) -> None:
+        if run.of.size != size or not 0 <= run.first < run.end <= chunk_count(size, self.chunk_bytes):
+            raise UsageError(f"the parent of image {self.name} has no chunks {run.first} to {run.end} of {size} bytes")
+        found = self._work.placing.inherit(run, self.chunk_bytes)
+        self._refuse_twice(self._work.brought.add_run(first + run.first, found, run.digests))
+
+    def _refuse_twice(self, twice: int | None) -> None:
+        if twice is not None:
+            raise UsageError(f"chunk {twice} of image {self.name} was brought before")
 
     def add_file(self, file: ImagedFile, memory: memoryview) -> None:
         """Adds the bytes of a file, behind all that was added before; no allocation may follow. One call at a time.
@@ -136,7 +161,7 @@ class PartWriter:
         numbers = count(self._work.brought.count)
         for file, memory in files:
             for at, size in file.chunks(self.chunk_bytes):
-                yield next(numbers), memory[at : at + size], None
+                yield next(numbers), memory[at : at + size]
 
     def put(self, spans: Iterable[tuple[int, memoryview]]) -> None:
         """Adds chunks of allocations, each once, in any order and by any thread.
@@ -145,15 +170,15 @@ class PartWriter:
         other. They must not change meanwhile. Raises UsageError for a chunk that was put before.
         """
         self._add_all(
-            (first + number, memory[at : at + size], None)
+            (first + number, memory[at : at + size])
             for first, memory in spans
             for number, (at, size) in enumerate(cut(len(memory), self.chunk_bytes))
         )
 
-    def names(self, first: int, count: int) -> Sequence[bytes]:
-        """Returns the names of chunks by their numbers. Raises RolledBack if one was not added."""
+    def records(self, first: int, count: int) -> Records:
+        """Returns the references of chunks by their numbers. Raises RolledBack if one was not added."""
         self._refuse_missing(first, count)
-        return self._work.brought.names(first, count)
+        return self._work.brought.records(first, count)
 
     def _refuse_missing(self, first: int, count: int) -> None:
         if (missing := self._work.brought.missing(first, count)) is not None:
@@ -205,10 +230,11 @@ class PartWriter:
     def _write(self, placed: Placed) -> None:
         self.rate.spend(sum(entry.size for entry in placed.entries))
         self._work.placing.pack.write(placed.entries, placed.data)
-        if (twice := self._work.brought.add(placed.brought)) is not None:
-            raise UsageError(f"chunk {twice} of image {self.name} was brought before")
+        self._refuse_twice(self._work.brought.add(placed.brought))
 
     def _chunks_of(self, pieces: Sequence[Piece]) -> Sequence[Chunk]:
-        looked_at = [data for _, data, known in pieces if not known]
-        digests = iter(hash_each(looked_at, self.key, self.chunk_bytes) if self.key else repeat(b""))
-        return [known or Chunk(self.store.cipher.name_of(data), next(digests)) for _, data, known in pieces]
+        looked_at = [data for _, data in pieces]
+        digests = hash_each(looked_at, self.key, self.chunk_bytes) if self.key else repeat(b"")
+        return [
+            Chunk(self.store.cipher.name_of(data), digest) for data, digest in zip(looked_at, digests, strict=False)
+        ]

@@ -7,17 +7,18 @@ from msgspec import Struct
 
 from gcr.image.chunks.chunk import Chunk
 from gcr.image.chunks.entry import Entry
+from gcr.image.files import references
 from gcr.image.files.references import ZEROS
 from gcr.image.pack.format import Pack
 from gcr.image.pack.pace import Packing
 from gcr.image.pack.writer import PackWriter
 from gcr.image.store.store import Store
 from gcr.image.write.brought import Brought
+from gcr.image.write.inherited import Inherited
 from gcr.image.write.known import Known
 from gcr.image.write.usage import Usage
-from gcr.imageerrors import Damaged
 
-Piece = tuple[int, memoryview, Chunk | None]  # a chunk's number in the image and its bytes; None: they are to be named
+Piece = tuple[int, memoryview]  # a chunk's number in the image, and its bytes
 Named = tuple[Piece, Chunk]
 Place = tuple[str, int]  # pack and block
 
@@ -66,20 +67,32 @@ class Placing:
             self._before.add(reader)
         self.pack = PackWriter(store.packs.folder, store.cipher, most, packing)
 
-    def has(self, name: bytes, size: int) -> bool:
-        """Returns whether the store has a chunk of this name, or need not have it since it is zero."""
+    def prepare(self) -> None:
+        """Makes the table of the store's chunks, which the first chunk to be placed waits for else."""
         with self._lock:
-            return bool(self._places(name)) or name == self._store.cipher.name_of_zeros(size)
+            self._before.prepare()
+
+    def inherit(self, run: Inherited, chunk_bytes: int) -> bytes:
+        """Returns the references of chunks that the parent has, as this image counts the packs."""
+        used = [number for number in dict.fromkeys(run.packs) if number != ZEROS]
+        with self._lock:
+            self._counts.total += run.size(chunk_bytes)
+            self._counts.zero += run.zeros(chunk_bytes)
+            numbers = {number: self._number_of(run.of.packs[number]) for number in used}
+        return references.renumbered(run.references, numbers)
+
+    def _number_of(self, pack: Pack) -> int:
+        """Numbers a pack of the store at its first use. The lock is held."""
+        self._finished.setdefault(pack.id, pack)
+        return self._numbers.setdefault(pack.id, len(self._numbers) - 1)
 
     def place(self, pieces: Sequence[Piece], chunks: Sequence[Chunk]) -> Placed:
         """Gives chunks that the store lacks a place in the pack, one behind the other, as they will be read.
 
-        A chunk that the store has in a sparse pack alone waits, unless it was added by its name.
-
-        Raises Damaged if the store lacks a chunk that was added by its name; OSError, StoreUnusable.
+        A chunk that the store has in a sparse pack alone waits. Raises OSError, StoreUnusable.
         """
         with self._lock:
-            for chunk, (_, data, _) in zip(chunks, pieces, strict=True):
+            for chunk, (_, data) in zip(chunks, pieces, strict=True):
                 self._count(chunk.name, len(data))
             return self._placed([*zip(pieces, chunks, strict=True)], may_wait=True)
 
@@ -105,19 +118,16 @@ class Placing:
         placed: list[Named] = []
         waiting: list[Named] = []
         for piece, chunk in named:
-            _, data, known = piece
             found = self._places(chunk.name)
-            place = self._chosen(found, is_known=known is not None)
+            place = self._chosen(found)
             if found and not place and may_wait:
                 waiting.append((piece, chunk))
                 continue
             placed.append((piece, chunk))
             if place:
                 places[chunk.name] = place
-            elif known:
-                raise Damaged.of(self._store.path, f"it has no chunk {chunk.name.hex()}")
             else:
-                unknown[chunk.name] = data
+                unknown[chunk.name] = piece[1]
         entries = self.pack.place([(name, len(data)) for name, data in unknown.items()])
         for entry in entries:
             self._here[entry.name] = entry.block
@@ -142,12 +152,9 @@ class Placing:
             return [*self._before.places(name)]
         return [(self.pack.id if block else "", block)]
 
-    def _chosen(self, found: Sequence[Place], is_known: bool) -> Place | None:
-        """Returns the place that is not in a sparse pack; of a chunk that is known by its name any, if need be."""
-        if is_known and len(found) == 1:
-            return found[0]
-        dense = (place for place in found if place[0] in ("", self.pack.id) or self._usage.is_dense(place[0]))
-        return next(dense, found[0] if is_known and found else None)
+    def _chosen(self, found: Sequence[Place]) -> Place | None:
+        """Returns a place that is not in a sparse pack."""
+        return next((each for each in found if each[0] in ("", self.pack.id) or self._usage.is_dense(each[0])), None)
 
     def _brought(self, number: int, chunk: Chunk, pack: str, block: int) -> Brought:
         """Numbers the pack at its first use. The lock is held."""
