@@ -40,22 +40,8 @@ class ImagedLine(Struct, frozen=True):
 
         A window has `most` bytes or fewer. Raises UsageError if a chunk does not fit into one.
         """
-        if most < self.chunk_bytes:
-            raise UsageError(f"a window of {most} bytes has no room for a chunk of {self.chunk_bytes}")
-        begin = end = 0
-        for start, after in zip(self.allocations.starts, self.allocations.ends, strict=True):
-            if start != end:
-                if end > begin:
-                    yield begin, end - begin
-                begin = end = start
-            while end < after:
-                room = most - (end - begin)
-                if room < min(self.chunk_bytes, after - end):
-                    yield begin, end - begin
-                    begin, room = end, most
-                end = after if after - end <= room else end + room // self.chunk_bytes * self.chunk_bytes
-        if end > begin:
-            yield begin, end - begin
+        parts = zip(self.allocations.starts, self.allocations.ends, strict=True)
+        return windows_of(((start, end - start) for start, end in parts), self.chunk_bytes, most)
 
     def spans(self, offset: int, size: int) -> list[tuple[int, int, int]]:
         """Returns what a window has of each allocation: number of the first chunk's reference, offset, and size.
@@ -74,6 +60,31 @@ class ImagedLine(Struct, frozen=True):
         length = self.allocations.ends[last.piece] - self.allocations.starts[last.piece]
         end = last.at + last.size
         return end == length or end % self.chunk_bytes == 0
+
+
+def windows_of(parts: Iterable[tuple[int, int]], chunk_bytes: int, most: int) -> Iterator[tuple[int, int]]:
+    """Yields offset and size of windows that together have the parts of a line, and no byte beside them.
+
+    parts: offset and size, ascending; each begins and ends with a chunk. Those that touch share a window.
+    A window has `most` bytes or fewer. Raises UsageError if a chunk does not fit into one.
+    """
+    if most < chunk_bytes:
+        raise UsageError(f"a window of {most} bytes has no room for a chunk of {chunk_bytes}")
+    begin = end = 0
+    for start, size in parts:
+        if start != end:
+            if end > begin:
+                yield begin, end - begin
+            begin = end = start
+        after = start + size
+        while end < after:
+            room = most - (end - begin)
+            if room < min(chunk_bytes, after - end):
+                yield begin, end - begin
+                begin, room = end, most
+            end = after if after - end <= room else end + room // chunk_bytes * chunk_bytes
+    if end > begin:
+        yield begin, end - begin
 
 
 def lines_of(tables: Iterable[SealedTable], chunk_bytes: int) -> Mapping[LineKey, ImagedLine]:
