@@ -154,6 +154,28 @@ def test_what_an_earlier_pull_left_is_offered_by_the_next(
         assert len(here) + len(missing) >= len(begins)
 
 
+@pytest.mark.parametrize("place", ["chunk", "later", "index", "behind the index"])
+def test_a_disk_that_keeps_other_bytes_makes_no_pack(
+    store: Store, other: Store, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were right when they came. The peer is not to blame, and the next pull brings all of the pack."""
+    real = Arriving.sync
+
+    def sync(self: Arriving, fd: int) -> None:
+        real(self, fd)
+        flipped(self.path, PLACES[place](self.path), 0)
+
+    with one(store) as node:
+        monkeypatch.setattr(Arriving, "sync", sync)
+        with pytest.raises(Damaged) as error:
+            pulled(other, [node])
+        assert "sent wrong bytes" not in error.value.message
+        assert (other.images.names(), [*other.packs.folder.iterdir()]) == ([], [])
+        monkeypatch.undo()
+        pulled(other, [node])
+    check(other, "warm")
+
+
 def footer_index(pack: Path) -> int:
     """Returns a place in the index."""
     from gcr.image.pack.format import Footer

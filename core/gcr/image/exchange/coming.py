@@ -2,12 +2,13 @@
 
 Each part is compared before it is written, so that a giver that sent wrong bytes is known by its name. The parts that
 have come are noted for other nodes (notes.py). Once all parts of a pack are here, the whole pack is compared once more,
-from the disk, and gets its name. Other packs still come meanwhile.
+from the disk, by several threads, and gets its name. Other packs still come meanwhile.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from gcr.image.chunks.entry import BLOCK
 from gcr.image.chunks.index import Run
@@ -17,7 +18,7 @@ from gcr.image.pack.format import NOTES, SUFFIX, Footer
 from gcr.image.pack.reader import PackReader
 from gcr.image.remote.arriving import Arriving, put
 from gcr.image.remote.transfer import Transfer
-from gcr.imageerrors import Damaged, WrongImage
+from gcr.imageerrors import Damaged
 
 LEAST_PIECE, MOST_PIECE = 1 << 20, 8 << 20  # bytes, but for a chunk that is larger
 _PIECES = 512  # of an image; more of a large one
@@ -90,16 +91,22 @@ class ComingPack:
         self.left = len(found)
         return found
 
+    def comparisons(self) -> Sequence[Callable[[], object]]:
+        """Syncs the file, all parts of which are here. Returns the steps that compare every byte of it on the disk."""
+        self.arriving.sync(self._fd)
+        return [partial(self._compare, step) for step in self.arriving.reader().steps()]
+
+    def _compare(self, step: Callable[[], object]) -> None:
+        self.arriving.check()
+        step()
+
+    def discard(self) -> None:
+        """Removes the file: it is not the pack."""
+        self.arriving.path.unlink()
+
     def finish(self) -> None:
-        """Syncs the file, compares every byte of it on the disk, and gives it the pack's name."""
-        path = self.arriving.path
-        try:
-            self.arriving.sync(self._fd)
-            self.arriving.compare()
-        except (WrongImage, Damaged):
-            path.unlink()
-            raise
-        self.arriving.store.packs.take(path, self.pack)
+        """Gives the file, which was compared, the pack's name."""
+        self.arriving.store.packs.take(self.arriving.path, self.pack)
 
     def _piece(self, run: Run, at: int, size: int) -> Piece:
         def take(data: memoryview) -> None:

@@ -20,7 +20,7 @@ from gcr.cutroot import Root
 from gcr.exchangeerrors import ImagesDiffer, PeerUnusable
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.exchange.address import PeerAddress
-from gcr.image.exchange.bringing import TICK_S, Bringing, Brought, Hands
+from gcr.image.exchange.bringing import THREADS, TICK_S, Bringing, Brought, Hands
 from gcr.image.exchange.coming import ComingPack, piece_bytes
 from gcr.image.exchange.giver import Bucket, Connections, Giver, Node
 from gcr.image.exchange.known import Piece
@@ -38,7 +38,7 @@ from gcr.image.remote.pull import Elsewhere, pull_from
 from gcr.image.remote.push import Moved
 from gcr.image.remote.transfer import Transfer
 from gcr.image.store.store import Store
-from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable
+from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable, WrongImage
 from gcr.swarm.peer import Limits
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CLOSING_TURNS = 10
+COMPARING = THREADS - 1  # steps that compare packs once more at once: the threads that are left take what comes
 
 
 class Share(Struct, frozen=True):
@@ -244,7 +245,7 @@ class Swarming:
     async def _bring(self, coming: Sequence[ComingPack], size: int, transfer: Transfer) -> None:
         await _each(lambda each: self._hands.do(each.begin), coming)
         packs = {each.pack.id: each for each in coming}
-        finishing = set[asyncio.Task[None]]()
+        finishing, comparing = set[asyncio.Task[None]](), asyncio.Semaphore(COMPARING)
 
         def came(piece: Piece) -> None:
             transfer.add(piece.size)
@@ -254,7 +255,7 @@ class Swarming:
             pack = packs[piece.pack.id]
             pack.left -= 1
             if not pack.left:
-                finishing.add(asyncio.create_task(self._hands.do(pack.finish)))
+                finishing.add(asyncio.create_task(self._finish(pack, comparing)))
 
         try:
             await self._round([piece for each in coming for piece in each.footer_pieces()], came)
@@ -262,7 +263,7 @@ class Swarming:
             found = await asyncio.gather(*(self._hands.do(each.chunk_pieces, size) for each in coming))
             for each in coming:
                 if not each.left:
-                    finishing.add(asyncio.create_task(self._hands.do(each.finish)))
+                    finishing.add(asyncio.create_task(self._finish(each, comparing)))
             await self._round([piece for pieces in found for piece in pieces], chunks_came)
             while any(not task.done() for task in finishing):
                 self._hands.check()
@@ -272,6 +273,20 @@ class Swarming:
         finally:
             await self._hands.rest()
             await asyncio.gather(*finishing, return_exceptions=True)
+
+    async def _finish(self, pack: ComingPack, comparing: asyncio.Semaphore) -> None:
+        """Compares a pack once more, from the disk, and gives it its name. Raises Damaged, WrongImage, OSError."""
+
+        async def compare(step: Callable[[], object]) -> None:
+            async with comparing:
+                await self._hands.do(step)
+
+        try:
+            await _each(compare, await self._hands.do(pack.comparisons))
+        except (WrongImage, Damaged):
+            await self._hands.do(pack.discard)
+            raise
+        await self._hands.do(pack.finish)
 
     def _done(self, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of work that asks peers. Raises DeadlinePassed, and what it raises."""

@@ -2,9 +2,9 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,7 +18,18 @@ from gcr.image.disk.failing import readable
 from gcr.image.disk.pagecache import is_cached
 from gcr.image.disk.regular import open_file
 from gcr.image.pack.codec import WrongCode, decode
-from gcr.image.pack.format import FACTS, FILE, FOOTER, FOOTER_MAGIC, HEADER, HEADER_MAGIC, SUFFIX, Footer, Pack
+from gcr.image.pack.format import (
+    FACTS,
+    FILE,
+    FOOTER,
+    FOOTER_MAGIC,
+    GROUP_BYTES,
+    HEADER,
+    HEADER_MAGIC,
+    SUFFIX,
+    Footer,
+    Pack,
+)
 from gcr.image.pack.layout import DIGEST_BYTES, LAID, Laid, Layout
 from gcr.imageerrors import Damaged, WrongImage
 
@@ -112,11 +123,6 @@ class PackReader:
             if any(blocks[entry.size :]):
                 raise Damaged.of(self.path, f"there is something behind the chunk at block {entry.block}")
 
-    def compare_end(self) -> None:
-        """Compares every byte of the file behind its chunks. Raises OSError, Damaged."""
-        with self.opened() as file:
-            self._check_rest(file)
-
     def _decoded(self, run: Run, laid: Laid, stored: memoryview) -> memoryview:
         """Returns the chunks decompressed. No byte gets to the codec before it was compared. Raises Forged."""
         memory = _DECODED.buffer(run.stored_bytes)
@@ -134,22 +140,44 @@ class PackReader:
         return memory
 
     def check(self) -> Iterator[int]:
-        """Compares every byte of the file on the disk; yields the bytes compared, chunk by chunk.
+        """Compares every byte of the file on the disk; yields the bytes compared, part by part.
 
         Raises OSError, Damaged, LibraryMissing.
         """
+        return (step() for step in self.steps())
+
+    def steps(self) -> Iterator[Callable[[], int]]:
+        """Yields steps that together compare every byte of the file on the disk; each returns the bytes compared.
+
+        Several threads may take them at once. They raise as `check`.
+        """
         with self.opened() as file:
             os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)  # the disk is to answer, not the page cache
-            yield from self._check(file)
+        yield self._compare_header
+        for run in self.runs(0, len(self.chunks), GROUP_BYTES):
+            yield partial(self._compare_run, run)
+        yield self._compare_rest
 
-    def _check(self, file: "OpenPack") -> Iterator[int]:
-        if file.bytes(0, BLOCK) != self.header():
-            raise Damaged.of(self.path, "its header is not what was written")
-        for chunk in self.runs(0, len(self.chunks), BLOCK):
-            block, size = self.extent(chunk)
-            self.compare_stored(chunk, memoryview(file.bytes(block * BLOCK, size)))
-            yield size
-        self._check_rest(file)
+    def compare_end(self) -> None:
+        """Compares every byte of the file behind its chunks. Raises OSError, Damaged."""
+        self._compare_rest()
+
+    def _compare_header(self) -> int:
+        with self.opened() as file:
+            if file.bytes(0, BLOCK) != self.header():
+                raise Damaged.of(self.path, "its header is not what was written")
+        return 0
+
+    def _compare_run(self, run: Run) -> int:
+        block, size = self.extent(run)
+        with self.opened() as file:
+            self.compare_stored(run, memoryview(file.bytes(block * BLOCK, size)))
+        return size
+
+    def _compare_rest(self) -> int:
+        with self.opened() as file:
+            self._check_rest(file)
+        return 0
 
     def header(self) -> bytes:
         """Returns the first block, of which the end leaves no choice."""
