@@ -56,14 +56,15 @@ def test_a_thread_that_waited_long_enough_ends_and_keeps_nothing(idle: Idle) -> 
     class Owned:
         pass
 
-    held = Owned()
+    held, threads = Owned(), SimpleQueue[threading.Thread]()
     seen = weakref.ref(held)
-    before = threading.active_count()
-    idle.run(lambda held=held: None)  # type: ignore[misc]
+    idle.run(lambda held=held: threads.put(threading.current_thread()))  # type: ignore[misc]
     del held
+    thread = threads.get(timeout=LONG)
     until(lambda: seen() is None)
-    assert threading.active_count() == before + 1, "it waits, and has forgotten its task"
-    until(lambda: threading.active_count() == before)
+    assert thread.is_alive(), "it waits, and has forgotten its task"
+    thread.join(LONG)
+    assert not thread.is_alive() and not idle._inboxes
 
 
 def test_a_child_after_a_fork_has_threads_of_its_own() -> None:
