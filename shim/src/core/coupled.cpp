@@ -129,8 +129,9 @@ void enter_local(uint64_t function) {
 uint64_t number_of(uint64_t stream) {
     uint64_t mark = stream + 1;
     for (uint64_t i = 0; i < kStreams; i++) {
-        uint64_t there = 0;
-        if (streams[i].compare_exchange_strong(there, mark) || there == mark) return i;
+        uint64_t there = streams[i].load(std::memory_order_relaxed);
+        if (there == mark || (there == 0 && (streams[i].compare_exchange_strong(there, mark) || there == mark)))
+            return i;
     }
     return kStreams;
 }
@@ -155,8 +156,10 @@ Launches* claim(uint64_t signature) {
     while (true) {
         Launches* entry = entry_of(signature);
         if (entry == nullptr) return nullptr;
-        uint64_t there = 0;
-        if (entry->signature.compare_exchange_strong(there, signature) || there == signature) return entry;
+        uint64_t there = entry->signature.load(std::memory_order_relaxed);
+        if (there == signature) return entry;
+        if (there == 0 && (entry->signature.compare_exchange_strong(there, signature) || there == signature))
+            return entry;
     }
 }
 
@@ -175,7 +178,7 @@ void learn(uint64_t function, const char* name) {
 
 void learn_same(uint64_t function, uint64_t kernel) {
     const Kernel* known = kernel_of(kernel);
-    if (known == nullptr && kernel_of(function) == nullptr) return;
+    if (kernel_of(function) == known) return;  // a runtime may ask at every launch
     Guard guard(learning);
     enter(function, known);
 }
@@ -208,9 +211,9 @@ void note(const Call& call, uint32_t thread) {
     if (entry == nullptr) return;
     entry->stream.store(call.stream, std::memory_order_relaxed);
     entry->kernel.store(kernel, std::memory_order_release);
-    uint32_t maker = kUnmade;
-    if (!entry->maker.compare_exchange_strong(maker, thread, std::memory_order_relaxed) && maker != thread)
-        entry->maker.store(wire::kSeveralThreads, std::memory_order_relaxed);
+    uint32_t maker = entry->maker.load(std::memory_order_relaxed);
+    if (maker == kUnmade) entry->maker.compare_exchange_strong(maker, thread, std::memory_order_relaxed);
+    if (maker != thread && maker != kUnmade) entry->maker.store(wire::kSeveralThreads, std::memory_order_relaxed);
     entry->count.fetch_add(1, std::memory_order_relaxed);
     entry->recent.store(1, std::memory_order_release);
 }
