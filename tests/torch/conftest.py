@@ -17,6 +17,11 @@ from rank_server import Order, Outcome
 HERE = Path(__file__).parent
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Has these tests run one after the other in one worker: each worker that runs one imports PyTorch for it."""
+    item.add_marker("first")
+
+
 class Ranks:
     """Runs programs of rank_programs and training_programs on groups of ranks."""
 
