@@ -9,10 +9,10 @@ VENDOR ?= all
 
 BIN := .venv/bin
 BUILD_TOOLS := cmake==4.4.4 ninja==1.13.2 scikit-build-core==1.1.2
-# That of Python 3.11 takes nearly twice the CPU to install what the tests need.
+# Where uv does not install: the pip of Python 3.11 takes nearly twice the CPU for what the tests need.
 INSTALLER := pip==26.3
 SAYING := make:
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
+INSTALL := $(BIN)/python tools/install.py
 CMAKE := $(BIN)/cmake
 NATIVE_SOURCES = $(shell find CMakeLists.txt core/gcr/hashing/chunk_hash.h shim tests/native -type f ! -name '*.pyc' 2>/dev/null)
 FORMATTED = $(shell find core shim docs tests/native tests/preload tests/victims \
@@ -93,22 +93,24 @@ docs: .venv/.installed ## regenerate docs/cli.md, configuration.md, errors.md an
 clean: ## remove .venv and build/
 	rm -rf .venv build dist
 
+NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("gcr needs Python >= 3.11; say: make PYTHON=python3.11")'
+
 .venv/.tools: Makefile
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("gcr needs Python >= 3.11; say: make PYTHON=python3.11")'
+	@$(NEW_ENOUGH)
 	@echo '$(SAYING) a virtual environment and build tools in .venv'
 	@$(PYTHON) -m venv .venv
-	@$(PIP) $(INSTALLER)
-	@$(PIP) $(BUILD_TOOLS)
+	@$(INSTALL) $(INSTALLER)
+	@$(INSTALL) $(BUILD_TOOLS)
 	@touch $@
 
 .venv/.installed: .venv/.tools pyproject.toml $(NATIVE_SOURCES)
 	@echo '$(SAYING) gcr, its shim and the simulated drivers in build/editable (a minute)'
-	@$(PIP) --no-build-isolation --editable '.[$(EXTRA)]'
+	@$(INSTALL) --editable '.[$(EXTRA)]'
 	@printf '%s\n' $(EXTRA) > $@
 
 .venv/.test: .venv/.installed
 	@echo '$(SAYING) what the tests need, in .venv'
-	@grep -qx test $< || $(PIP) --no-build-isolation --editable '.[test]'
+	@grep -qx test $< || $(INSTALL) --editable '.[test]'
 	@$(BIN)/python tests/victims/hip_python.py
 	@touch $@
 
@@ -116,14 +118,15 @@ clean: ## remove .venv and build/
 .venv/.collected: .venv/.test
 	@$(BIN)/python -m pytest --collect-only --quiet > $@ || true
 
-# Where CRIU or runc is not to be had, the tests that need it are skipped.
-build/criu/.fetched: .venv/.tools tools/fetch_criu.py
-	@$(BIN)/python tools/fetch_criu.py build/criu
+# Where CRIU or runc is not to be had, the tests that need it are skipped. Fetched while .venv is made.
+build/criu/.fetched: tools/fetch_criu.py
+	@$(NEW_ENOUGH)
+	@$(PYTHON) tools/fetch_criu.py build/criu
 	@mkdir -p $(@D) && touch $@
 
 .venv/.dev: .venv/.test
 	@echo '$(SAYING) linters and type checker, in .venv'
-	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@$(INSTALL) --editable '.[dev]'
 	@touch $@
 
 build/sanitize/.%: SANITIZE := address,undefined
