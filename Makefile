@@ -9,7 +9,7 @@ VENDOR ?= all
 
 BIN := .venv/bin
 BUILD_TOOLS := cmake==4.4.4 ninja==1.13.2 scikit-build-core==1.1.2
-# Where uv does not install: the pip of Python 3.11 takes nearly twice the CPU for what the tests need.
+# For what uv does not install: the pip of Python 3.11 takes nearly twice the CPU.
 INSTALLER := pip==26.3
 SAYING := make:
 INSTALL := $(BIN)/python tools/install.py
@@ -99,8 +99,7 @@ NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@$(NEW_ENOUGH)
 	@echo '$(SAYING) a virtual environment and build tools in .venv'
 	@$(PYTHON) -m venv .venv
-	@$(INSTALL) $(INSTALLER)
-	@$(INSTALL) $(BUILD_TOOLS)
+	@$(INSTALL) $(INSTALLER) $(BUILD_TOOLS)
 	@touch $@
 
 .venv/.installed: .venv/.tools pyproject.toml $(NATIVE_SOURCES)
