@@ -25,6 +25,8 @@ from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import StoreUnusable
 from gcr.testing.machine import PATIENCE, until
 
+pytestmark = pytest.mark.on_disk
+
 SIZE = 2 * BLOCK
 BUFFERS = WRITERS + WAITING
 

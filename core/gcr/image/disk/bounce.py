@@ -83,6 +83,16 @@ def move_each(targets: Sequence[memoryview], sources: Sequence[memoryview]) -> N
     ctypes.memmove(*pending)
 
 
+def together(first: memoryview, second: memoryview) -> memoryview | None:
+    """Returns both as one where they lie side by side, else None. It keeps neither of them mapped."""
+    if first.readonly or second.readonly or not (first and second):
+        return None
+    begin = address_of(first)
+    if begin + len(first) != address_of(second):
+        return None
+    return memoryview((ctypes.c_ubyte * (len(first) + len(second))).from_address(begin)).cast("B")
+
+
 def address_of(memory: memoryview) -> int:
     """Returns the address of the first byte of memory that may be written. Raises ValueError for no bytes."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))

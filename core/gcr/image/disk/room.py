@@ -4,7 +4,10 @@ import ctypes
 import os
 from pathlib import Path
 
-_fallocate = ctypes.CDLL(None, use_errno=True).fallocate64
+_TMPFS, _RAMFS = 0x01021994, 0x858458F6  # f_type, of linux/magic.h
+_WORDS = 32  # of a struct statfs, and more; f_type is the first
+_libc = ctypes.CDLL(None, use_errno=True)
+_fallocate = _libc.fallocate64
 _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
@@ -16,6 +19,12 @@ def allocate(fd: int, at: int, size: int) -> None:
     if _fallocate(fd, 0, at, size) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def is_memory(fd: int) -> bool:
+    """Returns whether the file lies in memory and on no disk, as /dev/shm; False where the kernel does not tell."""
+    found = (ctypes.c_long * _WORDS)()
+    return _libc.fstatfs(fd, found) == 0 and found[0] in (_TMPFS, _RAMFS)
 
 
 def free_bytes(folder: Path) -> int | None:

@@ -1,12 +1,14 @@
 """Writes a pack: the threads that add chunks fill buffers, and a few other threads write these to the disk.
 
+A pack in memory, as in a store in /dev/shm, takes chunks from where they lie: there is no disk to keep busy.
+
 The threads that fill the buffers compress chunks as well, if that was asked for (layout.py).
 """
 
 import errno
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +17,8 @@ from threading import Lock
 from gcr.image.chunks.chunk import name_of
 from gcr.image.chunks.entry import BLOCK, MOST_BLOCKS, PLACED, Entry, padded, stored_bytes
 from gcr.image.crypto.cipher import COMPRESSED, Cipher
-from gcr.image.disk.bounce import Bounce, buffers
-from gcr.image.disk.room import allocate
+from gcr.image.disk.bounce import Bounce, buffers, together
+from gcr.image.disk.room import allocate, is_memory
 from gcr.image.disk.threads import started
 from gcr.image.pack.format import FACTS, FOOTER_MAGIC, HEADER, HEADER_MAGIC, SUFFIX, UNFINISHED, Pack
 from gcr.image.pack.layout import LAID
@@ -83,6 +85,9 @@ class PackWriter:
         if not entries:
             return
         at, entries, data = self._packed(entries, data)
+        if self._file.in_memory and self._cipher.is_plain:
+            self._copy(at * BLOCK, entries, data)
+            return
         stored = self._free.get()
         try:
             self._cipher.to_disk(entries, data, stored)
@@ -103,6 +108,16 @@ class PackWriter:
         with self._lock:
             self._file.make_room(self.pacer.layout.end * BLOCK)
         return at, there, packed.data
+
+    def _copy(self, at: int, entries: Sequence[Entry], data: Sequence[memoryview]) -> None:
+        """Copies chunks into a pack in memory. What is behind the last byte of a chunk in its block is zero there."""
+        try:
+            with self._file.alone, self.pacer.disk.busy(stored_bytes(entries)):
+                for begin, some in _stretches(at, data):
+                    self._file.write(begin, some)
+        except BaseException as error:
+            self._failed = error
+            raise
 
     def _give(self, at: int, stored: memoryview, size: int) -> None:
         """Writes a buffer to the disk, on a thread that does nothing else.
@@ -155,6 +170,20 @@ class PackWriter:
             log.warning("%s is left for the next clean-up: %s", self._path, error)
 
 
+def _stretches(at: int, data: Sequence[memoryview]) -> Iterator[tuple[int, memoryview]]:
+    """Yields the chunks with their places in the file; those that lie side by side in memory and there are one."""
+    begin, last = at, memoryview(b"")
+    for piece in data:
+        if last and len(last) % BLOCK == 0 and (both := together(last, piece)):
+            last = both
+            continue
+        if last:
+            yield begin, last
+        begin += padded(len(last))
+        last = piece
+    yield begin, last
+
+
 def _whole_blocks(data: bytes) -> memoryview:
     """Returns the bytes with zeros up to a whole block."""
     stored = _BOUNCE.buffer(padded(len(data)))
@@ -165,9 +194,14 @@ def _whole_blocks(data: bytes) -> memoryview:
 
 @dataclass(slots=True)
 class _File:
-    """A new file, written past the page cache if the file system can."""
+    """A new file, written past the page cache if the file system can. `in_memory`: it lies on no disk.
+
+    alone: the kernel lets one writer at a time into a file in memory; a thread that waits here takes no processor
+    """
 
     path: Path
+    in_memory: bool = field(init=False)
+    alone: Lock = field(default_factory=Lock)
     _fd: int = field(init=False, default=-1)
     _direct: int = field(init=False, default=-1)
     _room: int = 0  # bytes that are reserved
@@ -175,17 +209,18 @@ class _File:
 
     def __post_init__(self) -> None:
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self.in_memory = is_memory(self._fd)
         with suppress(OSError):  # the file system may know no such writes
             self._direct = os.open(self.path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def write(self, at: int, blocks: memoryview) -> None:
-        """Writes whole blocks. Raises OSError."""
+        """Writes whole blocks; to a file in memory any bytes. Raises OSError."""
         while blocks:
             done = self._write_some(at, blocks)
             at, blocks = at + done, blocks[done:]
 
     def _write_some(self, at: int, blocks: memoryview) -> int:
-        if self._direct >= 0 and at % BLOCK == 0:
+        if self._direct >= 0 and at % BLOCK == 0 and not self.in_memory:
             try:
                 return os.pwritev(self._direct, [blocks], at)
             except OSError as error:
@@ -197,8 +232,10 @@ class _File:
         """Reserves room up to `end`, and some more. One call at a time.
 
         File systems pass writes beyond the end of a file on one by one, and leave the disk idle between two. Writes
-        within the file go all at once.
+        within the file go all at once. Memory has no such pause, and what is reserved there is made.
         """
+        if self.in_memory:
+            return
         if end < ROOM_FROM or end <= self._room or not self._more:
             return
         before, self._room = self._room, end + min(end, ROOM_MOST)
