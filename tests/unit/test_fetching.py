@@ -26,7 +26,7 @@ from gcr.image.disk.bounce import huge_buffer
 from gcr.image.pack.reader import OpenPack, PackReader
 from gcr.image.pack.writer import PackWriter
 from gcr.image.read import fetching
-from gcr.image.read.fetching import READERS, WAITING, Fetcher, Group
+from gcr.image.read.fetching import READERS, WAITING, Fetcher, Group, Into
 from gcr.imageerrors import Damaged
 from gcr.testing.machine import until
 
@@ -92,8 +92,8 @@ def test_a_run_that_fits_its_target_is_read_there_and_compared(
     fetcher: Fetcher, pack: PackReader, damaged: list[PackReader]
 ) -> None:
     memory = huge_buffer(COUNT * SIZE)[: COUNT * SIZE]
-    groups = [replace(group, in_place=pack.fits(group.run, group.target)) for group in groups_of(pack, memory)]
-    assert all(group.in_place for group in groups)
+    groups = [replace(group, into=Into.TARGET) for group in groups_of(pack, memory)]
+    assert all(pack.fits(group.run, group.target) for group in groups)
     assert not pack.fits(groups[0].run, memory[1 : SIZE + 1])  # no block of a disk begins there
     assert not pack.fits(groups[0].run, memory[:BLOCK])
     buffers = [fetcher._free.get() for _ in range(BUFFERS)]  # none is needed
@@ -105,6 +105,35 @@ def test_a_run_that_fits_its_target_is_read_there_and_compared(
     assert damaged == [pack]
     for each in buffers:
         fetcher._free.put(each)
+
+
+def test_what_the_page_cache_has_is_read_where_it_fits_and_all_else_into_buffers(
+    fetcher: Fetcher, pack: PackReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, real = list[int](), PackReader.take
+
+    def take(self: PackReader, run: Run, stored: memoryview, target: memoryview) -> None:
+        taken.append(run.first)
+        real(self, run, stored, target)
+
+    monkeypatch.setattr(PackReader, "take", take)
+    monkeypatch.setattr(OpenPack, "is_cached", lambda _pack, block, _size: block < pack.chunks.borders[10])
+    memory = huge_buffer(COUNT * SIZE)[: COUNT * SIZE]
+    fetcher.bring(
+        [replace(group, into=Into.TARGET_IF_CACHED) for group in groups_of(pack, memory)],
+        lambda _: None,
+    )
+    assert memory == expected(1)
+    assert sorted(taken) == [*range(10, COUNT)]
+
+
+def test_a_pack_that_is_gone_is_said_by_the_read_where_the_page_cache_is_asked_first(
+    fetcher: Fetcher, pack: PackReader
+) -> None:
+    groups = [replace(group, into=Into.TARGET_IF_CACHED) for group in groups_of(pack, huge_buffer(COUNT * SIZE))]
+    pack.path.unlink()
+    with pytest.raises(Damaged, match="it is not there"):
+        fetcher.bring(groups, lambda _: None)
 
 
 def test_a_call_that_is_stopped_writes_to_no_target_any_more(

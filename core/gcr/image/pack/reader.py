@@ -260,6 +260,10 @@ class OpenPack(Struct, frozen=True):
     fd: int
     direct: int
 
+    def is_cached(self, block: int, size: int) -> bool:
+        """Returns whether blocks of so many bytes are read from the page cache, and from no disk."""
+        return self.direct < 0 or is_cached(self.fd, block * BLOCK, size)
+
     def blocks(self, block: int, target: memoryview) -> None:
         """Reads blocks that are not compared yet. Raises OSError, Damaged."""
         at = block * BLOCK

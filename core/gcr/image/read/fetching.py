@@ -3,19 +3,21 @@
 So the disk always has work, and is asked in order. Chunks wait in a few bounce buffers. The buffer that was freed last
 is used first, since the processor's cache may still hold it. No chunk is copied to its target before it was compared.
 
-A caller may give memory to read into in place of a bounce buffer (`Group.in_place`). It has bytes that are not compared
+A caller may give memory to read into in place of a bounce buffer (`Group.into`). It has bytes that are not compared
 until the call is over.
 """
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from enum import Enum
 from functools import partial
 from threading import Condition, local
 from typing import Self
 
 from msgspec import Struct
 
+from gcr.errors import GcrError
 from gcr.image.chunks.index import Run
 from gcr.image.disk.bounce import buffers
 from gcr.image.disk.threads import working
@@ -28,16 +30,24 @@ COMPARERS = max(4, (os.cpu_count() or 1) * 3 // 8)  # the most threads that comp
 WAITING = COMPARERS  # more buffers, with chunks that are compared
 
 
+class Into(Enum):
+    """The memory that chunks are read into, and compared in."""
+
+    BUFFER = "buffer"  # and copied to the target then
+    TARGET = "target"
+    TARGET_IF_CACHED = "target if cached"  # a disk is faster with a buffer (disk/bounce.py)
+
+
 class Group(Struct, frozen=True):
     """Chunks that lie one behind the other in a pack, and their target, where they will.
 
-    in_place: they are read into the target and compared there; for a run that `PackReader.fits` the target
+    into: for a run that `PackReader.fits` the target; else BUFFER
     """
 
     pack: PackReader
     run: Run
     target: memoryview
-    in_place: bool = False
+    into: Into = Into.BUFFER
 
 
 class Fetcher:
@@ -82,12 +92,20 @@ class Fetcher:
         """Reads a group into its target or a buffer, which the comparison has from then on."""
         group = job.group
         block, size = group.pack.extent(group.run)
-        buffer = None if group.in_place else self._free.get()
+        buffer = None if self._goes_in_place(group) else self._free.get()
         stored = group.target if buffer is None else buffer[:size]
         if self._does(job, lambda: self._at_hand(group.pack).blocks(block, stored)):
             self._compare(partial(self._take, job, buffer, stored))
         else:
             self._over(job, buffer)
+
+    def _goes_in_place(self, group: Group) -> bool:
+        """Returns whether a group is read into its target. Raises nothing: the read itself says what is wrong."""
+        if group.into is Into.TARGET_IF_CACHED:
+            with suppress(OSError, GcrError):
+                return self._at_hand(group.pack).is_cached(*group.pack.extent(group.run))
+            return False
+        return group.into is Into.TARGET
 
     def _take(self, job: "_Job", buffer: memoryview | None, stored: memoryview) -> None:
         group = job.group

@@ -22,7 +22,7 @@ from gcr.image.files.references import ZEROS
 from gcr.image.files.smallfiles import files_of
 from gcr.image.pack.format import Pack
 from gcr.image.pack.reader import PackReader
-from gcr.image.read.fetching import GROUP_BYTES, Call, Fetcher, Group
+from gcr.image.read.fetching import GROUP_BYTES, Call, Fetcher, Group, Into
 from gcr.image.read.places import Part, Places, checked_places
 from gcr.image.store.store import Store
 from gcr.imageerrors import Damaged
@@ -68,7 +68,8 @@ class ImageReader:
     def read(self, pid: int, device: str, offset: int, target: memoryview) -> None:
         """Reads the bytes of a process on a device, from `offset` of its line on, as many as `target` has.
 
-        Several threads may read at once. Raises UsageError for bytes that are no window (chunks/windows.py).
+        Several threads may read at once. The target has bytes that were not compared until this returns, and after an
+        error. Raises UsageError for bytes that are no window (chunks/windows.py).
         """
         line = self.lines.get((pid, device))
         if line is None:
@@ -76,7 +77,7 @@ class ImageReader:
         wanted = list[Wanted]()
         for first, at, size in line.spans(offset, len(target)):
             wanted += self._placed(first, chunk_count(size, line.chunk_bytes), at)
-        self._bring(wanted, target)
+        self._bring(wanted, target, Into.TARGET_IF_CACHED)
 
     def read_file(self, name: str, target: memoryview, left: Sequence[Span] = ()) -> None:
         """Reads a file, without the spans that are `left` out, into a target that is zero.
@@ -86,7 +87,7 @@ class ImageReader:
         """
         if self._file(name)[1].bytes - sum(end - begin for begin, end in left) != len(target):
             raise UsageError(f"image {self.name} has no file {name!r} of {len(target)} bytes")
-        self._bring(self._kept(name, left), target)
+        self._bring(self._kept(name, left), target, Into.BUFFER)
 
     def begin_chunks(self, name: str, first: int, target: memoryview) -> "Reading":
         """Begins to read whole chunks of a file, from the chunk `first` on, as many as `target` has bytes of.
@@ -102,7 +103,7 @@ class ImageReader:
         if end != len(target):
             raise UsageError(f"image {self.name}: {len(target)} bytes are no whole chunks of file {name!r}")
         with usable(self.store.path):
-            groups = self._groups(self._placed(number + first, count, 0), target, in_place=True)
+            groups = self._groups(self._placed(number + first, count, 0), target, Into.TARGET)
             return Reading(self._fetcher.begin(groups, self.came), self.store.path)
 
     def stored(self, name: str, left: Sequence[Span] = ()) -> Iterator[tuple[int, int]]:
@@ -152,9 +153,9 @@ class ImageReader:
             raise UsageError(f"image {self.name} has no file {name!r}")
         return self.files[name]
 
-    def _bring(self, wanted: Iterable[Wanted], target: memoryview) -> None:
+    def _bring(self, wanted: Iterable[Wanted], target: memoryview, into: Into) -> None:
         with usable(self.store.path):
-            self._fetcher.bring(self._groups(wanted, target), self.came)
+            self._fetcher.bring(self._groups(wanted, target, into), self.came)
 
     def check(self, whole: set[Pack] | None = None) -> Iterator[int]:
         """Compares every byte of every file; yields the bytes compared.
@@ -181,8 +182,8 @@ class ImageReader:
         with usable(self.store.path):
             self.store.images.hashes(self.manifest)
 
-    def _groups(self, wanted: Iterable[Wanted], target: memoryview, in_place: bool = False) -> Iterator[Group]:
-        """Yields the chunks that lie in packs; fills those of zeros, which lie in none. `in_place`: where that fits."""
+    def _groups(self, wanted: Iterable[Wanted], target: memoryview, into: Into) -> Iterator[Group]:
+        """Yields the chunks that lie in packs; fills those of zeros, which lie in none. `into`: where that fits."""
         for part, at in _joined(wanted):
             if part.pack == ZEROS:
                 self._clear(target[at : at + part.size])
@@ -190,7 +191,7 @@ class ImageReader:
             pack = self._packs[part.pack]
             for run in pack.runs(part.there, part.until, GROUP_BYTES):
                 there = target[at : at + run.size]
-                yield Group(pack, run, there, in_place and pack.fits(run, there))
+                yield Group(pack, run, there, into if pack.fits(run, there) else Into.BUFFER)
                 at += run.size
 
     def _clear(self, target: memoryview) -> None:
