@@ -6,13 +6,14 @@ import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcr.errors import DriverError
-from gcr.hashing import CHUNK_BYTES
+from gcr.hashing import CHUNK_BYTES, ChunkHashes
 from gcr.imageerrors import HashMissed
 from gcr.memory.memfiles import hold_still
 from gcr.worker.holding import Holding
@@ -27,13 +28,13 @@ MIB = 1 << 20
 BIG = 5 * CHUNK_BYTES
 
 
-def leave(held: Holding, device: Device, number: int) -> int:
+def leave(held: Holding, device: Device, number: int, last: bool = False) -> int:
     """Copies the process as a checkpoint does, checks every byte, and lets it run again. Returns the bytes read."""
     made = held.copy(number)
     look(made, device)
     made.reserve_known(sum(made.memory.sizes.values()))
     now, device.moved = {id: device.holds(id) for id in device.memory_of}, 0
-    done = copy_out(made, LONG, lambda _: None)
+    done = copy_out(made, LONG, lambda _: None, last=last)
     assert image(made, {}) == now
     assert (done.bytes, done.copied) == (sum(map(len, now.values())), device.moved)
     held.forget_copy(number)
@@ -92,6 +93,19 @@ def held(device: Device) -> Iterator[Holding]:
 def test_a_chunk_that_changed_once_is_read_once(held: Holding, device: Device) -> None:
     device.put(1, written(device.holds(1), 2, 7))
     assert [leave(held, device, number) for number in (2, 3)] == [CHUNK_BYTES, 0]
+
+
+def test_the_last_copy_is_not_hashed_for_a_next_one(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed, real = list[int](), Device.hash
+
+    def hash(self: Device, *asked: Any) -> ChunkHashes:
+        hashed.append(1)
+        return real(self, *asked)
+
+    monkeypatch.setattr(Device, "hash", hash)
+    with process(device, leaves_copies=True) as made:
+        assert (leave(made, device, 1, last=True), hashed) == (BIG, [])
+        assert (leave(made, device, 2), hashed) == (BIG, [1])  # after all: its image was not written, say
 
 
 def test_copies_that_were_of_no_use_are_followed_by_some_that_are_not_compared(held: Holding, device: Device) -> None:

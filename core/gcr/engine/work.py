@@ -22,7 +22,7 @@ class Options(Struct, frozen=True):
     """The caller's wishes. `paranoid`: chunks with equal hashes are compared byte by byte.
 
     resident: the memory stays on its devices until another program needs the room
-    context_later: so does the driver's context
+    context_later: so does the driver's context · ends: the processes end once they are in an image
     """
 
     way: Way = Way.WHOLE
@@ -30,6 +30,7 @@ class Options(Struct, frozen=True):
     paranoid: bool = False
     resident: bool = False
     context_later: bool = False
+    ends: bool = False
 
     @classmethod
     def off_the_device(
@@ -39,8 +40,10 @@ class Options(Struct, frozen=True):
         paranoid: bool = False,
         resident: bool = False,
         context_later: bool = False,
+        ends: bool = False,
     ) -> Self:
-        return cls(Way.DATA_ONLY if data_only else Way.WHOLE, live, paranoid, resident, data_only and context_later)
+        way = Way.DATA_ONLY if data_only else Way.WHOLE
+        return cls(way, live, paranoid, resident, data_only and context_later, ends)
 
     @property
     def data_only(self) -> bool:

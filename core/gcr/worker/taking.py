@@ -143,10 +143,13 @@ def _plan(copy: HostCopy, parts: Parts, offsets: Mapping[int, int], segments: Se
     return spans_of_parts(found, segments)
 
 
-def copy_out(copy: HostCopy, deadline: float, progress: Progress, paranoid: bool = False) -> Drained:
+def copy_out(
+    copy: HostCopy, deadline: float, progress: Progress, paranoid: bool = False, last: bool = False
+) -> Drained:
     """Copies all bytes to the arena. `copy_on` brings those there that the snapshot has.
 
     paranoid: copies or compares the bytes as well that a live copy or the parent image had. Raises HashMissed.
+    last: no copy follows that could read less
     """
     began, memory = time.monotonic(), copy.memory
     with copy.lock, memory.lock:
@@ -159,7 +162,7 @@ def copy_out(copy: HostCopy, deadline: float, progress: Progress, paranoid: bool
         found = _at_the_cut(copy, live, sizes, deadline, paranoid) if live else AtTheCut()
         plan = _plan(copy, found.parts, layout.offsets, segments) if live else spans(ranges, sizes, layout, segments)
         transfers, moved = _begin(copy, plan)
-    with _noted(copy, layout, ranges, began + deadline) if live is None else nullcontext():
+    with nullcontext() if live or last else _noted(copy, layout, ranges, began + deadline):
         wait_all(Telling(transfers, progress), began + deadline)
     copy.ended(transfers)
     if live:

@@ -333,7 +333,8 @@ class Attempt(Struct, frozen=True):
             raise whole.context_stays(keeping[0])
         node.jobs.claim(job, {device for target in keeping for device in target.books.counts})
         asked = self.request
-        options = Options.off_the_device(data_only, asked.live, asked.paranoid, asked.resident, asked.context_later)
+        resident, later, ends = asked.resident, asked.context_later, self.saving is not None and self.saving.ends
+        options = Options.off_the_device(data_only, asked.live, asked.paranoid, resident, later, ends)
         work = Work.of(job.name, targets, node, course, options)
         try:
             with head_start(node, asked) as beside:

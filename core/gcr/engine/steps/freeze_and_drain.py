@@ -112,9 +112,8 @@ def drain_device(work: Work, target: Target, worker: WorkerPeer, limit: float, m
     if work.stream:
         done = work.stream.drain(target, worker, partial(meter.at, copy))
     else:
-        done = worker.copies.drain(
-            target.copy_name, target.owner, limit, partial(meter.at, copy), work.options.paranoid
-        )
+        tell, wishes = partial(meter.at, copy), work.options
+        done = worker.copies.drain(target.copy_name, target.owner, limit, tell, wishes.paranoid, wishes.ends)
     expected = target.books.table.of_device(worker.device)
     if done.handles != len(expected) or done.bytes != sum(each.spec.size for each in expected):
         raise PeerGone(f"the worker of {worker.device} copied {done.bytes} bytes, not all there are")

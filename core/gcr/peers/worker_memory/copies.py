@@ -35,13 +35,20 @@ class WorkerCopies(WorkerCalls):
         return self._call(ops.CopyLive(copy, owner, deadline), timeout=deadline + 5, progress=progress)
 
     def drain(
-        self, copy: CopyName, owner: str, deadline: float, progress: Progress, paranoid: bool = False
+        self,
+        copy: CopyName,
+        owner: str,
+        deadline: float,
+        progress: Progress,
+        paranoid: bool = False,
+        last: bool = False,
     ) -> ops.Drained:
         """Copies all held memory to the arena. `copy_on` brings the bytes there that a snapshot has.
 
         paranoid: bytes that the hashes call equal are compared one by one. Raises HashMissed.
+        last: as of `ops.Drain`
         """
-        asked = ops.Drain(copy, owner, deadline, paranoid)
+        asked = ops.Drain(copy, owner, deadline, paranoid, last)
         return self._call(asked, timeout=deadline + 5, progress=progress)
 
     def make_room(self, copy: CopyName, deadline: float) -> int:

@@ -250,6 +250,7 @@ class Drain(Named[Drained], frozen=True):
 
     deadline: float
     paranoid: bool
+    last: bool = False  # no copy follows, so no hashes are made that would spare it bytes
 
 
 class Descriptors(Struct, frozen=True):

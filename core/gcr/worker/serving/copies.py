@@ -66,7 +66,7 @@ class CopyServing(Struct, frozen=True):
 
     def _drain(self, asked: ops.Drain, request: Request) -> ops.Drained:
         copy, teller = self.holdings.copy(asked.copy, asked.owner), self.link.teller(request, OUT)
-        return copy_out(copy, asked.deadline, teller, asked.paranoid)
+        return copy_out(copy, asked.deadline, teller, asked.paranoid, asked.last)
 
     def _seal(self, asked: ops.Seal) -> Answer:
         copy, about = self.holdings.copy(asked.copy), asked.about
