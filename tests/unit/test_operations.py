@@ -65,10 +65,11 @@ SAID = [
             "parks": False,
             "leaves": False,
             "parked": None,
+            "revives": None,
         },
     ),
     (
-        daemon.Register("t", ("sh",), parks=True, parked=daemon.ParkedIn("/store", "parked")),
+        daemon.Register("t", ("sh",), parks=True, parked=daemon.ParkedIn("/store", "parked"), revives=9),
         {
             "token": "t",
             "argv": ["sh"],
@@ -80,6 +81,7 @@ SAID = [
             "parks": True,
             "leaves": False,
             "parked": {"store": "/store", "image": "parked"},
+            "revives": 9,
         },
     ),
     (supervisor.Park("/store", "parked", 0.5), {"store": "/store", "image": "parked", "stood_s": 0.5}),

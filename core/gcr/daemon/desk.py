@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from gcr.daemon import survivors
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.images.opened import readers_of
 from gcr.daemon.jobs import Job
 from gcr.errors import UsageError
 from gcr.job.decisions import record_of
@@ -42,6 +43,8 @@ class SupervisorDesk(Struct):
             if self.job is not None:
                 raise UsageError("a supervisor registers one job")
             self.job = self.arrivals.supervisor(self.peer, asked)
+            if asked.revives:
+                self.node.fleet.start_ahead(readers_of(asked.revives))
             return Answer(Registered(self.job.name, contained=not shares_namespaces(self.peer.pid, ("pid",))))
 
     def _started(self, asked: Started, _fds: list[int], _request: Request) -> None:

@@ -85,6 +85,7 @@ class Supervisor:
             parks=self.spec.reviver is not None,
             parked=self.parking.parked,
             leaves=True,
+            revives=self.spec.revival.device_bytes if self.spec.revival and not self.child else None,
         )
 
     def simulated_world(self) -> dict[str, str]:

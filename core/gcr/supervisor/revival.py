@@ -54,6 +54,10 @@ class Revival(Struct, frozen=True):
     image: KeptImage
     plugins: Sequence[Path] = ()
 
+    @property
+    def device_bytes(self) -> int:
+        return sum(sum(each.bytes.values()) for each in self.stopped.decision.processes)
+
     def refuse_impossible(self, log: str | None) -> None:
         """Raises FilesChanged, WrongImage, NotRestored where it cannot come back now. Touches nothing."""
         tree.refuse_changed(self.saved, log)

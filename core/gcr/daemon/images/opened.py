@@ -115,6 +115,11 @@ class OpenedImage:
         return Reading(self.store, self.course, self.patience)
 
 
+def readers_of(nbytes: int) -> int:
+    """Returns how many helpers read an image of so many bytes."""
+    return 2 if nbytes >= SEVERAL_FROM else 1
+
+
 @contextmanager
 def opened(
     asked: tuple[str, StorePlace] | None,
@@ -185,8 +190,8 @@ def _open_all(
             return
         opens(helper)
 
-    large = manifest.costs.bytes_total >= SEVERAL_FROM
-    side_by_side([lambda: opens(first), *([another_opens] if large else [])])
+    others = readers_of(manifest.costs.bytes_total) - 1
+    side_by_side([lambda: opens(first), *([another_opens] * others)])
 
 
 def _looked_at(

@@ -28,7 +28,8 @@ class Register(Operation[Registered], frozen=True):
     """`pid`: of the program, None until it runs. `simulate`: a vendor; then `sim_environment` leads to its driver.
 
     parks: this supervisor stays without its program, and brings it back · parked: it does so now
-    leaves: it knows `Leave`
+    leaves: it knows `Leave` · revives: it makes the job's processes again, with so many bytes of device memory, and the
+    restore from an image follows
     """
 
     op = "register"
@@ -43,6 +44,7 @@ class Register(Operation[Registered], frozen=True):
     parks: bool = False
     parked: ParkedIn | None = None
     leaves: bool = False
+    revives: int | None = None
 
 
 class Started(Operation[Nothing], frozen=True):
