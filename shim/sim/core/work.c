@@ -5,10 +5,12 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "context.h"
 
 enum { PAGES_BETWEEN_LOOKS = 16, POLL_NS = 200000, PATTERN_BYTES = 4096 /* a multiple of each unit */ };
+enum { MADE_AT_ONCE = 2 << 20 };
 
 static void drop(struct sim_operation* operation) {
     free(operation);
@@ -64,6 +66,7 @@ struct pace {
     uint64_t bytes;
     unsigned pages;
     unsigned yield_at;
+    bool to_device;
 };
 
 static void keep_pace(struct pace* pace, size_t bytes) {
@@ -79,19 +82,29 @@ static void keep_pace(struct pace* pace, size_t bytes) {
     if (due > now + 1000000) sim_sleep_ms((unsigned)((due - now) / 1000000));
 }
 
+// A device's memory is there before it is written to. Page by page the kernel would take longer to make it than to copy.
+static void make_memory(char* memory, size_t size) {
+    uintptr_t begin = (uintptr_t)memory & ~(uintptr_t)(SIM_PAGE - 1);
+    madvise((void*)begin, (uintptr_t)memory + size - begin, MADV_POPULATE_WRITE);
+}
+
 static void copy_row(char* to, const char* from, size_t width, struct pace* pace) {
     for (size_t done = 0; done < width;) {
         size_t part = width - done < SIM_PAGE ? width - done : SIM_PAGE;
+        if (pace->to_device && done % MADE_AT_ONCE == 0 && width - done >= MADE_AT_ONCE)
+            make_memory(to + done, MADE_AT_ONCE);
         move_bytes(to + done, from + done, part);
         done += part;
         keep_pace(pace, part);
     }
 }
 
-static void copy_rows(const struct region* self, char* to, const char* from) {
-    struct pace pace = {.started_ns = sim_now_ns(), .yield_at = PAGES_BETWEEN_LOOKS};
+static void copy_rows(const struct region* self, const struct sim_view* to, const struct sim_view* from) {
+    struct pace pace = {
+        .started_ns = sim_now_ns(), .yield_at = PAGES_BETWEEN_LOOKS, .to_device = to->reservation != NULL};
     for (size_t row = 0; row < self->height; row++)
-        copy_row(to + row * self->to.pitch, from + row * self->from.pitch, self->width, &pace);
+        copy_row((char*)to->memory + row * self->to.pitch, (const char*)from->memory + row * self->from.pitch,
+                 self->width, &pace);
 }
 
 // One copy engine for each direction of the link: with a rate limit, the copies of all streams pass one after the other.
@@ -106,7 +119,7 @@ static pthread_mutex_t* engine_between(const struct sim_view* to, const struct s
 static void copy_over_link(const struct region* self, const struct sim_view* to, const struct sim_view* from) {
     pthread_mutex_t* engine = engine_between(to, from);
     if (engine) pthread_mutex_lock(engine);
-    copy_rows(self, to->memory, from->memory);
+    copy_rows(self, to, from);
     if (engine) pthread_mutex_unlock(engine);
 }
 
