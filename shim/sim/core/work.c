@@ -12,6 +12,10 @@
 enum { PAGES_BETWEEN_LOOKS = 16, POLL_NS = 200000, PATTERN_BYTES = 4096 /* a multiple of each unit */ };
 enum { MADE_AT_ONCE = 2 << 20 };
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; an older kernel refuses it, and faults make the memory
+#endif
+
 static void drop(struct sim_operation* operation) {
     free(operation);
 }
