@@ -1,5 +1,7 @@
-"""The end of a helper that may still have CRIU look at what it can do here."""
+"""The end of a helper that may still have CRIU look at what it can do here; a save beside the device memory's way."""
 
+import time
+from pathlib import Path
 from threading import Event, Timer
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,6 +10,11 @@ import pytest
 
 from gcr.daemon.commands import whole
 from gcr.daemon.commands.whole import Whole
+from gcr.engine.node import Course
+from gcr.engine.transaction import Transaction
+from gcr.errors import PeerGone
+from gcr.imageerrors import ImageFailed, NotDumped
+from gcr.testing.machine import PATIENCE
 
 
 class Helper:
@@ -55,3 +62,80 @@ def test_a_helper_that_looks_for_too_long_is_ended(helper: Helper, monkeypatch: 
 def test_a_helper_that_does_not_look_is_ended_at_once(helper: Helper) -> None:
     saving(helper).close()
     assert helper.happened == ["closed"]
+
+
+class Image:
+    """Device memory on its way to a store: until it may end, or is given up."""
+
+    def __init__(self, seconds: float) -> None:
+        self.order = SimpleNamespace(name="night")
+        self.happened, self.given_up, self._seconds = list[str](), Event(), seconds
+
+    def lend_held(self, _targets: object) -> None:
+        self.happened.append("lent")
+
+    def write_held(self, *_: object) -> None:
+        if self.given_up.wait(self._seconds):
+            raise PeerGone("the helper was ended")
+        self.happened.append("held")
+
+    def ready(self) -> SimpleNamespace:
+        return SimpleNamespace(kill=self.given_up.set)
+
+    def publish(self, *_: object) -> None:
+        self.happened.append("published")
+
+
+class Dumper(Helper):
+    """A helper whose CRIU fails, or waits for the device memory to be on its way."""
+
+    def __init__(self, image: Image, error: Exception | None = None) -> None:
+        super().__init__()
+        self.may_end.set()
+        self._image, self._error = image, error
+
+    def dump(self, _folder: object, _seconds: float) -> None:
+        if self._error:
+            raise self._error
+        self._image.happened.append("dumped")
+
+
+def saved(image: Image, dumper: Dumper, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = saving(dumper)
+    made.job.begun, made.job.token, made.job.name = [], "t", "llm"
+    made.job.decision = SimpleNamespace(decided_at=1.0)
+    made.course, made.ends = Course("checkpoint", 1, 60.0, lambda _event: None), True
+    made._looking.set_result(cast("Any", SimpleNamespace(pids=[])))
+    monkeypatch.setattr(whole, "suspended", lambda *_: [])
+    monkeypatch.setattr(Whole, "_described", lambda _self: SimpleNamespace(write=lambda _folder: None))
+    with Transaction("llm") as undo:
+        made._save(cast("Any", image), folder, undo)
+        undo.commit()
+
+
+def test_criu_saves_the_processes_while_device_memory_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = Image(0.3)
+    saved(image, Dumper(image), tmp_path, monkeypatch)
+    assert image.happened == ["lent", "dumped", "held", "published"]
+
+
+def test_where_criu_fails_nothing_waits_for_device_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = Image(PATIENCE)
+    began = time.monotonic()
+    with pytest.raises(NotDumped, match="it says no") as caught:
+        saved(image, Dumper(image, NotDumped("it says no")), tmp_path, monkeypatch)
+    assert time.monotonic() - began < PATIENCE / 2
+    assert "the helper was ended" in "".join(caught.value.__notes__)
+    assert image.happened == ["lent"]
+
+
+def test_where_device_memory_is_not_written_the_image_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = Image(PATIENCE)
+    image.given_up.set()
+    with pytest.raises(ImageFailed, match="the helper was ended"):
+        saved(image, Dumper(image), tmp_path, monkeypatch)
+    assert image.happened == ["lent", "dumped"]

@@ -24,6 +24,7 @@ from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.control import ControlMeans
 from gcr.daemon.commands.absence import Absence, token_of
+from gcr.daemon.commands.transaction import suspended
 from gcr.daemon.commands.whole import hold, taken_back
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.ended import note_contained
@@ -91,7 +92,7 @@ class Leaving(Struct):
     def _publish(self, imaging: Imaging) -> None:
         job, course, decision = self.job, self.course, self.job.decision
         assert decision
-        hold(self.node, job, course, imaging)
+        hold(job, course, imaging, suspended(self.node, job, job.begun))
         devices = tuple((each.uuid, each.name) for each in self.node.control(job.world).devices())
         with dump_folder(0, secret=True) as folder, failing(imaging):
             self._described(replace(decision, devices=devices)).write(folder)

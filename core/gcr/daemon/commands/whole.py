@@ -1,9 +1,9 @@
 """`gcr checkpoint --processes`, `--stop`: a job that is suspended goes into its image, processes and all.
 
     looked at   before anything stops: CRIU works here, and can save each process of the job
-    held        the device memory is in the store; there is no image yet
     left        each agent has closed all that CRIU could not save, and stays away
     dumped      CRIU has written the processes to a folder, and holds them still
+    held        beside these two: the device memory is in the store; there is no image yet
     published   the folder is in the image; its manifest is written last. From here on a job to be stopped is stopped,
                 unless it is a part of a cut over several nodes: it waits for their images, and is taken back without
     parked      only in place: the supervisor has ended the program, and stays (parking.py)
@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -41,6 +42,7 @@ from gcr.daemon.recall import recall_program
 from gcr.daemon.worlds import STATE
 from gcr.dumpfolder import dump_folder
 from gcr.engine.node import Course
+from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.transaction import Transaction
@@ -166,22 +168,34 @@ class Whole(Struct):
 
     def _save(self, imaging: Imaging, folder: Path, undo: Transaction) -> None:
         job, course = self.job, self.course
-        hold(self.node, job, course, imaging)
-        absence = self._absence = Absence.of(job)
+        targets = suspended(self.node, job, job.begun)
+        with failing(imaging):
+            imaging.lend_held(targets)
+        self._absence = Absence.of(job)
         undo.push("come back", self._come_back)
-        for process in job.begun:
-            absence.send_agent(process)
-        course.mark("left")
-        self._described().write(folder)
-        course.tell("dumping")
-        self.helper.dump(folder, _dump_s(self.seen.pids))
-        course.mark("dumped")
+        dump = partial(self._dump, imaging, folder, self._absence)
+        side_by_side([dump, partial(hold, job, course, imaging, targets)])
         with failing(imaging):
             imaging.publish(folder, course)
         course.mark("published")
         course.hold(Barrier.DURABLE)
         if self.place:
             self._park(self.place, imaging.order.name)
+
+    def _dump(self, imaging: Imaging, folder: Path, absence: Absence) -> None:
+        """Has CRIU write the processes to the folder, and hold them. Where it fails nothing waits for device memory."""
+        try:
+            for process in self.job.begun:
+                absence.send_agent(process)
+            self.course.mark("left")
+            self._described().write(folder)
+            self.course.tell("dumping")
+            self.helper.dump(folder, _dump_s(self.seen.pids))
+            self.course.mark("dumped")
+        except BaseException:
+            if "held" not in self.course.marks:
+                quietly("give the image up", lambda: imaging.ready().kill())  # a slow disk would hold up the way back
+            raise
 
     def _park(self, place: Place, image: str) -> None:
         """Has the supervisor end its program, and stay. Raises an error where it did not, and never will.
@@ -233,10 +247,9 @@ def begun(node: Coordinator, job: Job, course: Course, request: CheckpointReques
     return Whole(node, job, course, root, helper, request.allow, request.stop, request.encrypted, place)
 
 
-def hold(node: Coordinator, job: Job, course: Course, imaging: Imaging) -> None:
+def hold(job: Job, course: Course, imaging: Imaging, targets: Sequence[Target]) -> None:
     """Brings the device memory of a suspended job to the store; there is no image yet. Raises ImageFailed …"""
     assert job.decision
-    targets = suspended(node, job, job.begun)
     course.tell("writing")
     with failing(imaging):
         imaging.write_held(targets, job.decision.decided_at, course)

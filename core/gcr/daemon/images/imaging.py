@@ -140,24 +140,29 @@ class Imaging(Struct, eq=False):
         self.begun = True
         Thread(target=self._write, args=(facts,), name="gcr-image", daemon=True).start()
 
-    def write_held(self, targets: Sequence[Target], created: float, course: Course) -> None:
-        """Brings the device memory of a suspended job to the store. There is no image before `publish`.
+    def lend_held(self, targets: Sequence[Target]) -> Sequence[Target]:
+        """Lends the staged copies of a suspended job that are not lent yet. Returns the targets that have any.
 
-        Raises StoreUnusable, PeerGone …
+        Their agents must not have left: one may have to be asked. Raises PeerGone …
         """
         with_data = [target for target in targets if target.bytes_by_device]
         for target in with_data:
             if target.pid not in self.ready().lent:
                 self._lend(target, _staged(target), partial=False)
+        return with_data
+
+    def write_held(self, targets: Sequence[Target], created: float, course: Course) -> None:
+        """Brings the device memory of a suspended job to the store. There is no image before `publish`.
+
+        Raises StoreUnusable, PeerGone …
+        """
+        with_data = self.lend_held(targets)
         facts = self._described(with_data or targets, created, course)
-        self.ready().write_held(facts, NO_TIMEOUT, self._watched(course))
+        self.ready().write_held(facts, NO_TIMEOUT, _watched(self, course))
 
     def publish(self, folder: Path, course: Course) -> None:
         """Adds the files of the processes, and makes the image durable. Raises as `write_held`."""
-        self._is_durable(self.ready().add_folder(str(folder), NO_TIMEOUT, self._watched(course)))
-
-    def _watched(self, course: Course) -> Reading:
-        return Reading(self.claim.store.path, course, max(COMMIT_S, self.order.patience))
+        self._is_durable(self.ready().add_folder(str(folder), NO_TIMEOUT, _watched(self, course)))
 
     def write_streamed(self, targets: Sequence[Target], course: Course, patience: Patience) -> None:
         """Finishes an image that came through a ring: it is durable when this returns.
@@ -296,6 +301,10 @@ def asked_for(
     after = former[-1].claim if former else None
     former.append(Imaging(order, Claim(order, place_of(request, key).kept(), after)))
     return former[-1]
+
+
+def _watched(imaging: Imaging, course: Course) -> Reading:
+    return Reading(imaging.claim.store.path, course, max(COMMIT_S, imaging.order.patience))
 
 
 def _facts(targets: Sequence[Target], created: float, timings: dict[str, float]) -> Write:
