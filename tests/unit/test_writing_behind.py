@@ -179,6 +179,16 @@ def test_what_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(("cores", "expected"), [(1, 2), (3, 3), (64, 8)])
+def test_no_more_threads_name_chunks_than_there_are_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, expected: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    with ImageWriter(Store(tmp_path / "store"), "warm"):
+        names = [thread.name for thread in threading.enumerate()]
+    assert sum(name.startswith("gcr-name") for name in names) == expected
+
+
 def test_an_image_that_cannot_have_its_threads_is_refused_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ taken from it, run by run (inherited.py). writer.py publishes what one process w
 several did.
 """
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -92,7 +93,8 @@ class PartWriter:
             most = max(GROUP_BYTES, padded(self.chunk_bytes))
             placing = Placing(self.store, self.counts, most, self.going, self.packing)
             begun.callback(placing.pack.abandon)
-            naming = begun.enter_context(started(self.threads, "gcr-name"))
+            cores = max(2, os.cpu_count() or 1)  # a thread that names waits for nothing; more get in each other's way
+            naming = begun.enter_context(started(min(self.threads, cores), "gcr-name"))
             filling = begun.enter_context(started(min(self.threads, WAITING), "gcr-fill"))
             self._work = _Work(placing, naming, filling, BroughtChunks())
             self._stack = begun.pop_all()
