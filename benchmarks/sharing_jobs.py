@@ -52,17 +52,23 @@ def rates(run_flags: Sequence[str] = (), pairs: int = PAIRS, size: int = GIB, ra
     """Samples of each pair and program, by what was done; the medians of all; and the goals."""
     start_daemon()
     with ExitStack() as stack:
-        programs = [
-            {which: stack.enter_context(_started(which, number, run_flags, ranks)) for which in (BARE, OTHER)}
-            for number in range(pairs)
-        ]
-        for program in (each for pair in programs for each in pair.values()):
-            program.await_ready()
+        programs = _pairs(stack, pairs, run_flags, ranks)
         found = [_starts(pair, number) for number, pair in enumerate(programs)]
         _settle()
         for number, pair in enumerate(programs):
             _turns(pair, number, found[number], size)
     return judged(found, size)
+
+
+def _pairs(stack: ExitStack, count: int, run_flags: Sequence[str], ranks: int) -> list[dict[str, Program]]:
+    """Starts so many pairs of programs, all at once, and waits until they are ready."""
+    found = [
+        {which: stack.enter_context(_started(which, number, run_flags, ranks)) for which in (BARE, OTHER)}
+        for number in range(count)
+    ]
+    for program in (each for pair in found for each in pair.values()):
+        program.await_ready()
+    return found
 
 
 def _started(which: str, number: int, run_flags: Sequence[str], ranks: int) -> Program:
@@ -116,12 +122,7 @@ def alone(run_flags: Sequence[str] = (), pairs: int = PAIRS_ALONE, turns: int = 
     """
     start_daemon()
     with ExitStack() as stack:
-        started = [
-            {which: stack.enter_context(_started(which, number, run_flags, ranks)) for which in (BARE, OTHER)}
-            for number in range(pairs)
-        ]
-        for program in (each for pair in started for each in pair.values()):
-            program.await_ready()
+        started = _pairs(stack, pairs, run_flags, ranks)
         found: list[Row] = [{which: [] for which in pair} for pair in started]
         for number in [*range(pairs)] * turns:
             pair, samples = started[number], found[number]
