@@ -2,8 +2,8 @@
 
 A child gets one end of a socket pair, a scrubbed environment and a session of its own, and ends when the socket closes.
 One that answers no more, stopped by a signal, say, is as good as dead, and is made so before another takes its place.
-An image helper serves one image, and if it has begun to write that ends only after it. Those that read the image of a
-job whose processes are being made are started meanwhile.
+An image helper serves one image, and if it has begun to write that ends only after it. The helpers that read the image
+of a stopped job are started while CRIU makes its processes.
 """
 
 import logging

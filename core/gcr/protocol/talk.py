@@ -1,6 +1,6 @@
-"""A connection whose frames the caller's own threads send and read: no other thread stands between it and the peer.
+"""A connection without a thread of its own: the caller's threads send and read its frames.
 
-For a client that waits while its program stands still: a frame that comes through a reader's thread has Python's lock
+It is for a client that waits while its program stands still. With a thread that reads, each frame makes Python's lock
 change hands twice. The peer may answer such a client, and ask it nothing.
 """
 
