@@ -13,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -110,8 +109,10 @@ class AsideStager:
         """Has gcr make all ready for `stage` while the caller finds its state, where the last one was the worker's."""
         self._step = step
         if self._worked and time.monotonic() >= self._silent_until:
-            with suppress(GcrError):  # `stage` says so
+            try:
                 self._prepared = self._reading()
+            except GcrError as error:  # `stage` says so; where gcr did not answer, it does not ask once more
+                self._note(error)
 
     def unprepare(self) -> None:
         """Takes back what was prepared and not used."""
