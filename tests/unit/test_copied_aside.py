@@ -292,16 +292,20 @@ def test_a_program_that_finds_no_room_while_it_is_renewed_tries_again() -> None:
     @contextmanager
     def occupying(device: str) -> Iterator[None]:
         seen.append(f"occupied {device}")
-        yield
-        seen.append("free")
+        try:
+            yield
+        finally:
+            seen.append("free")
 
     def renew() -> None:
         seen.append("renewed")
         raise PeerGone("the worker has ended")
 
-    save._renew(
-        cast("Any", SimpleNamespace(occupying=occupying)), cast("Any", SimpleNamespace(device="A", renew_room=renew))
-    )
+    with pytest.raises(PeerGone):
+        save._renew(
+            cast("Any", SimpleNamespace(occupying=occupying)),
+            cast("Any", SimpleNamespace(device="A", renew_room=renew)),
+        )
     assert seen == ["occupied A", "renewed", "free"]
 
 

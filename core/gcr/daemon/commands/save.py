@@ -148,13 +148,14 @@ def _copied_aside(
     """
     job, name = save.job, CopyName(process.hold, course.transaction)
     try:
-        _expect(node, process, name, over)
+        expecting = _expect(node, process, name, over)
         with _exported(node, job, process, course) as target:
             course.mark("prepared")
             asked = _named(program, course)
             parts = aside.parts_of(target.books.table, asked.spans, asked.in_place)
             over.enter_context(node.occupying(parts.device))
-            over.callback(_forget, target.worker(parts.device), name)
+            if (worker := target.worker(parts.device)) is not expecting:
+                over.callback(_forget, worker, name)
             done = aside.copy_aside(target, name, parts, asked.fills, course.left(node.config.drain_s))
             if len(done.sizes) > BATCH:
                 text = f"the copy would be in {len(done.sizes)} pieces of host memory, more than {BATCH}"
@@ -177,11 +178,17 @@ def _copied_aside(
     return Copied(done, name)
 
 
-def _expect(node: Coordinator, process: Process, name: CopyName, over: ExitStack) -> None:
-    """Has the worker of the last save take room on the host for as large a save, while the agent is asked."""
-    if last := node.jobs.standing.last(process.identity.pid):
-        over.callback(_forget, last.worker, name)
-        quietly("expect a save", partial(last.worker.copies.expect, name, last.owner, last.nbytes))
+def _expect(node: Coordinator, process: Process, name: CopyName, over: ExitStack) -> WorkerPeer | None:
+    """Has the worker of the last save take room on the host for as large a save, while the agent is asked.
+
+    Returns the worker, which `over` has forget the copy; None where there was no save.
+    """
+    last = node.jobs.standing.last(process.identity.pid)
+    if last is None:
+        return None
+    over.callback(_forget, last.worker, name)
+    quietly("expect a save", partial(last.worker.copies.expect, name, last.owner, last.nbytes))
+    return last.worker
 
 
 def _forget(worker: WorkerPeer, name: CopyName) -> None:
@@ -231,14 +238,14 @@ def _drained(node: Coordinator, done: Copied, course: Course) -> list[int]:
 
 def _renew_later(node: Coordinator, worker: WorkerPeer) -> None:
     """Has the worker make device memory ready for the next save. At once that would be of no use to it."""
-    timer = Timer(RENEW_S, _renew, (node, worker))
+    timer = Timer(RENEW_S, quietly, ("renew the room for saves", partial(_renew, node, worker)))
     timer.daemon = True
     timer.start()
 
 
 def _renew(node: Coordinator, worker: WorkerPeer) -> None:
     with node.occupying(worker.device):  # a program that finds no room meanwhile tries again
-        quietly("renew the room for saves", worker.renew_room)
+        worker.renew_room()
 
 
 def _untold(_done: Done) -> None:

@@ -35,7 +35,8 @@ class SnapshotServing:
             return ops.Bytes(make_room(self._holdings.copy(asked.copy), asked.deadline))
 
     def _expect(self, asked: snapshot.Expect) -> None:
-        aside.expect(self._holdings.copy(asked.copy, asked.owner), asked.nbytes)
+        if self._holdings.known(asked.copy.hold):  # it may have been forfeited meanwhile
+            aside.expect(self._holdings.copy(asked.copy, asked.owner), asked.nbytes)
 
     def _set_aside(self, asked: snapshot.SetAside) -> snapshot.AsideFacts:
         copy = self._holdings.copy(asked.copy, asked.owner)
