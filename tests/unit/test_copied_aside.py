@@ -201,10 +201,14 @@ def test_room_that_another_program_needs_is_given_back_before_and_after_the_copy
         assert held.room == {}
 
 
-@pytest.mark.parametrize(("expected", "times"), [(4096, 1), (100, 1), (5 * MIB, 2)])
-def test_room_on_the_host_that_is_expected_is_used_where_it_fits(expected: int, times: int) -> None:
+@pytest.mark.parametrize(
+    ("expected", "times", "there"), [(4096, 1, 0), (100, 1, 0), (100, 1, 8 * MIB), (5 * MIB, 2, 0)]
+)
+def test_room_on_the_host_that_is_expected_is_used_where_it_fits(expected: int, times: int, there: int) -> None:
+    """`there`: bytes of a free segment, which has more than is asked for."""
     held, asked = device(), list[int]()
     with holding(held) as copy:
+        copy.arena.give_back(copy.arena.take_slots(copy.owner, bool(there), there))
         promise = copy.arena.promise
         copy.arena.promise = lambda owner, nbytes: asked.append(nbytes) or promise(owner, nbytes)  # type: ignore
         aside.expect(copy, expected)

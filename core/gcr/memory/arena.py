@@ -51,6 +51,10 @@ class Segments(Struct, frozen=True):
     def size(self) -> int:
         return sum(part.size for part in self.parts)
 
+    def just_hold(self, nbytes: int) -> bool:
+        """Tells whether they hold so many bytes, and would not without the last one."""
+        return bool(self.parts) and self.size - self.parts[-1].size < nbytes <= self.size
+
     @property
     def fds(self) -> list[int]:
         """The descriptors, in order. They stay the arena's; sending them duplicates them."""

@@ -19,7 +19,6 @@ from msgspec import Struct, field
 
 from gcr.drain import DataDrain, DeviceRange, HandleSpec, Move, Transfer
 from gcr.errors import NoRoom, RolledBack, UnsupportedState
-from gcr.memory.addresses import HUGE_PAGE
 from gcr.memory.layout import spans_of_parts
 from gcr.memory.pieces import Pieces
 from gcr.protocol.operations.worker import Moved
@@ -135,7 +134,7 @@ def _place(copy: HostCopy, begun: Begun, nbytes: int) -> None:
     """Takes room on the host, where it is not expected, and notes where the bytes go that were copied aside."""
     with copy.lock:
         copy.refuse_given_up()
-        if copy.segments is None or not 0 <= copy.segments.size - nbytes < HUGE_PAGE:
+        if copy.segments is None or not copy.segments.just_hold(nbytes):
             copy.give_arena_back()
             copy.segments = copy.arena.promise(copy.owner, nbytes)
         begun.snapshot.later = spans_of_parts(begun.later, copy.segments.parts)
