@@ -58,15 +58,13 @@ from gcr.peers.agent import AgentPeer
 from gcr.peers.supervisor import SupervisorPeer
 from gcr.processes import identify
 from gcr.protocol.agentwire import IdList, OccupiedRecord
-from gcr.protocol.channel import Channel, Request
+from gcr.protocol.channel import Channel, Received, Request
 from gcr.protocol.seqpacket import close_all, peer_identity
 from gcr.protocol.wire import VERSION, FrameType, HelloRecord, Role, WelcomeFlag, WelcomeRecord
 from gcr.rendezvous.presence import Presence
 from gcr.version import __version__
 
 log = logging.getLogger("gcr.daemon")
-
-OVERTAKEN_S = 0.5  # in which a HELLO comes that another frame has overtaken: each is served by a thread of its own
 
 Wanted = TypeVar("Wanted", bound=ImageRequest)
 Command = Callable[[Coordinator, Wanted, Asked], Answer]
@@ -165,6 +163,14 @@ class Commands(Struct):
             event.set()
 
 
+def _is_quick(frame: Received) -> bool:
+    """Tells whether a request is a greeting, other than an agent's, which may wait for a device.
+
+    A command may come right behind its greeting, so that is served before the next frame is read.
+    """
+    return frame.type == FrameType.HELLO and HelloRecord.unpack(frame.payload).role != Role.AGENT
+
+
 class Connection:
     def __init__(self, server: Server, sock: socket.socket) -> None:
         self._server = server
@@ -174,16 +180,15 @@ class Connection:
         self._desk: SupervisorDesk | None = None  # of a supervisor
         self._named = SimpleQueue[SaveNowRequest]()  # for the save under way
         self._identity = identify(peer_identity(sock).pid)
-        self._greeted = threading.Event()
         self._caller = caller_of(sock)
         name = f"process {peer_identity(sock).pid}"
-        self.channel = Channel(sock, self._serve, on_close=lambda _c: self._on_close(), name=name)
+        self.channel = Channel(sock, self._serve, on_close=lambda _c: self._on_close(), name=name, inline=_is_quick)
         self.channel.start()
 
     @property
     def greeted(self) -> bool:
         """Returns whether the peer has sent its HELLO, or is gone."""
-        return self._greeted.is_set() or self.channel.closed.is_set()
+        return self._hello is not None or self.channel.closed.is_set()
 
     @property
     def is_stranger(self) -> bool:
@@ -196,7 +201,7 @@ class Connection:
     def _serve(self, request: Request) -> None:
         if request.frame.type == FrameType.HELLO:
             self._greet(request)
-        elif not self._greeted.wait(OVERTAKEN_S) or self._hello is None:
+        elif self._hello is None:
             raise UsageError("the first frame must be HELLO")
         elif self._hello.role == Role.AGENT:
             self._serve_agent(request)
@@ -213,7 +218,6 @@ class Connection:
             raise WrongVersion(f"protocol versions {hello.oldest} to {hello.newest}; this daemon speaks {VERSION}")
         role = Role(hello.role)
         self._hello = hello
-        self._greeted.set()
         if role == Role.AGENT:
             self._admit_agent(hello, request)
             return

@@ -11,7 +11,7 @@ Lock order: `_send_lock`, then the one of `_pending`. Neither is held while a re
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
@@ -109,8 +109,8 @@ class Request:
 
 
 class Channel:
-    """See the module. `serve` gets every request; frame types in `serve_inline` are served on the reader thread,
-    in the order they come. `on_close` runs once, on the reader thread, after the last frame."""
+    """See the module. `serve` gets every request; those that `inline` names are served on the reader thread, before
+    the next frame is read. `on_close` runs once, on the reader thread, after the last frame."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Channel:
         serve: Callable[[Request], None] | None = None,
         on_close: "Callable[[Channel], None] | None" = None,
         name: str = "",
-        serve_inline: Collection[int] = (),
+        inline: "Callable[[Received], bool]" = lambda _frame: False,
         bounds: Bounds = STRANGER,
     ) -> None:
         sock.setblocking(True)
@@ -126,7 +126,7 @@ class Channel:
         self._serve = serve
         self._on_close = on_close
         self.name = name or f"fd {sock.fileno()}"
-        self._inline = frozenset(serve_inline)
+        self._inline = inline
         self.peer = peer_identity(sock)
         self.silent = False  # a call had no answer in time, and nothing has come since
         self._pending = Pending(self.name)
@@ -304,7 +304,7 @@ class Channel:
             self._pending.deliver(frame)
             return
         request = Request(frame, self)
-        if frame.type in self._inline:
+        if self._inline(frame):
             self._serve_one(request)
         elif not self._servers.submit(lambda: self._serve_one(request)):
             self._fail(request, Refused("too many requests at once"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone, WrongState
 from gcr.memory.escrow import Escrow
 from gcr.protocol.channel import Channel, Request
-from gcr.protocol.frames import AgentError, refused_greeting
+from gcr.protocol.frames import AgentError, Received, refused_greeting
 from gcr.protocol.operations.daemon import Register, Registered
 from gcr.protocol.operations.operation import A, Answer, Operation, ask
 from gcr.protocol.seqpacket import close_all
@@ -78,7 +78,7 @@ class DaemonLink:
         self._offer.forget_ended()
         # Inline: a put that overtook a later drop, or came after the next daemon's, would bring back older memory.
         serve = self._offer.operations().serve
-        channel = Channel(sock, serve, on_close=self._ended, name="gcrd", serve_inline={FrameType.CALL})
+        channel = Channel(sock, serve, on_close=self._ended, name="gcrd", inline=_is_call)
         channel.start()
         try:
             answer = self._introduced(channel)
@@ -150,6 +150,10 @@ class DaemonLink:
 
     def _is_away(self) -> bool:
         return away.is_marked(socket_path(), self.describe().token, os.getpid())
+
+
+def _is_call(frame: Received) -> bool:
+    return frame.type == FrameType.CALL
 
 
 def _asked(channel: Channel, operation: Operation[A]) -> A:

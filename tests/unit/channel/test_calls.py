@@ -116,7 +116,7 @@ def test_inline_requests_are_served_in_order_on_the_reader_thread(raw_pair):
     def serve(request: Request) -> None:
         seen.append((request.frame.request, threading.current_thread().name))
 
-    ours, _ = raw_pair(serve, serve_inline={FrameType.HELLO})
+    ours, _ = raw_pair(serve, inline=lambda frame: frame.type == FrameType.HELLO)
     for number in range(50):
         ours.send(encode(Frame(FrameType.HELLO, number)))
     assert eventually(lambda: len(seen) == 50)
