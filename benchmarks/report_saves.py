@@ -64,9 +64,8 @@ def _copy(copy: Mapping[str, Any], others: Sequence[float]) -> Iterator[Line]:
 
 def _loads(copy: Mapping[str, Any]) -> Iterator[Line]:
     if loads := copy.get("loads"):
-        plain, size = loads["plain_read_bytes_per_s"], loads["bytes"]
-        for name in ("warm_s", "cold_s"):
-            share = size / loads[name] / plain
+        for name, plain in (("warm_s", "plain_warm_read_bytes_per_s"), ("cold_s", "plain_read_bytes_per_s")):
+            share = loads["bytes"] / loads[name] / loads[plain]
             yield f"load to the device, {name}, of a plain reader's rate", f"{share:.2f}", ">= 0.9", _met(share >= 0.9)
         yield "loads with a wrong byte", f"{0 if loads['bytes_right'] else 1}", "0", _met(loads["bytes_right"])
 

@@ -30,8 +30,8 @@ Row = dict[str, Any]
 def blocked(gib: float, *more: str, ways: Sequence[str] = OURS) -> Iterator[Row]:
     """Rows of each way: the seconds that a save blocks the training, its steps until the save is durable, and memory.
 
-    Then the last save is loaded to the device: with its file in the page cache, and dropped from it beside a plain
-    reader of that file. A way of PyTorch's that fails is noted as `failed`, and the others go on.
+    Then the last save is loaded to the device: with its file in the page cache, and dropped from it, each beside a
+    plain reader of that file. A way of PyTorch's that fails is noted as `failed`, and the others go on.
     """
     known: Row = {}
     for way in ways:
@@ -79,18 +79,22 @@ def _saved(running: Program, number: int) -> Row:
 
 
 def _loads(running: Program, where: Path, saved: Row) -> Row:
-    """Rates in bytes of the store's largest file a second."""
+    """Rates in bytes of the store's largest file a second, of plain readers of one thread."""
     file = max((path for path in where.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-    step = saved["step"]
-    warm = asked(running, f"load {step}")
-    before = images.read_plainly(file, 0)
+    load = f"load {saved['step']}"
+    images.read_cached(file)  # which brings it to the page cache
+    warm_before = images.read_cached(file)
+    warm = asked(running, load)
+    warm_after = images.read_cached(file)
     images.drop_caches()
-    cold = asked(running, f"load {step}")
+    before = images.read_plainly(file, 0)
+    cold = asked(running, load)
     after = images.read_plainly(file, 1)
     return {
         "warm_s": warm["call_s"],
         "cold_s": cold["call_s"],
         "plain_read_bytes_per_s": (before[0] + after[0]) / (before[1] + after[1]),
+        "plain_warm_read_bytes_per_s": (warm_before[0] + warm_after[0]) / (warm_before[1] + warm_after[1]),
         "bytes": file.stat().st_size,
         "bytes_right": warm["digest"] == cold["digest"] == saved["digest"],
     }

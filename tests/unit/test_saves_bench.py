@@ -26,7 +26,14 @@ SAVE: dict[str, Any] = {
     "undisturbed_s": 0.1,
     "grown_bytes": {"VmLck": 0, "VmPin": 0, "RssAnon": 9},
 }
-LOADS = {"warm_s": 2.0, "cold_s": 4.0, "plain_read_bytes_per_s": 1e9, "bytes": 2_000_000_000, "bytes_right": True}
+LOADS = {
+    "warm_s": 2.0,
+    "cold_s": 4.0,
+    "plain_read_bytes_per_s": 2e9,
+    "plain_warm_read_bytes_per_s": 1e9,
+    "bytes": 2_000_000_000,
+    "bytes_right": True,
+}
 
 
 @pytest.fixture
