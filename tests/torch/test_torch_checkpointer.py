@@ -41,6 +41,10 @@ def test_old_steps_go_but_for_those_that_a_rule_keeps(ranks: Any, tmp_path: Path
     assert run_in(store, "train").store().clean() == 0  # what only the others needed is gone as well
 
 
+def test_a_save_begins_while_an_old_step_is_removed(ranks: Any, tmp_path: Path) -> None:
+    assert ranks("removes", store=str(tmp_path / "store")) == [((True, False, [1, 2]), [3])]
+
+
 def test_a_part_that_rests_keeps_no_old_step(ranks: Any, tmp_path: Path) -> None:
     """Of 4.25 MiB each, packs of the last step are there, without those of the one before."""
     assert max(ranks("rests", store=str(tmp_path / "store"))[0]) < 4.5 * (1 << 20)

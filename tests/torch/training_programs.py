@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import Any
+from unittest.mock import patch
 from warnings import catch_warnings
 
 import torch
@@ -169,6 +170,27 @@ def keeps(rank: int, world: int, store: str) -> Any:
         assert all(save.durable.result() is None and save.safe.done() and save.blocked_s >= 0 for save in saves)
         assert rank or keeper.verify(9) > 0  # a reader would delay the removal of chunks
         return list(keeper.steps()), keeper.latest()
+
+
+def removes(rank: int, world: int, store: str) -> Any:
+    """Saves while an old step is being removed. Returns the steps there were then, and those in the end."""
+    state, may_remove = {"a": torch.zeros(1000)}, Event()
+    with Checkpointer(store, keep_last=1) as keeper:
+        remove = keeper.run.remove
+
+        def late(going: Any) -> None:
+            assert may_remove.wait(20)
+            remove(going)
+
+        with patch.object(type(keeper.run), "remove", lambda _run, going: late(going)):
+            for step in (1, 2):
+                keeper.save(step, state).durable.result(20)
+            third = keeper.save(3, state)
+            meanwhile = third.blocked_s < 10, third.durable.done(), list(keeper.steps())
+            may_remove.set()
+            third.durable.result(20)
+            keeper.wait()
+        return meanwhile, list(keeper.steps())
 
 
 def fails(rank: int, world: int, store: str) -> Any:

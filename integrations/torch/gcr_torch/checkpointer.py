@@ -169,6 +169,7 @@ class Checkpointer:
         if save.window:
             marks.measure("held", lambda: save.waited_s)
         self._thread.submit(self._write, step, staged, durable, marks)
+        self._thread.submit(self._remove_old_steps, durable)  # another save may begin meanwhile
         return save
 
     def _has_room(self) -> bool:
@@ -211,7 +212,6 @@ class Checkpointer:
             durable.set_exception(failed)
         else:
             durable.set_result(None)
-            self._remove_old_steps()
         finally:
             self._pacing.ended(durable)
 
@@ -250,8 +250,9 @@ class Checkpointer:
         log.warning("%s", failed)
         return failed
 
-    def _remove_old_steps(self) -> None:
-        if self._together.rank:
+    def _remove_old_steps(self, durable: Future[None]) -> None:
+        """Removes steps by the rule, after a save that is durable. A disk may take seconds to free large files."""
+        if self._together.rank or durable.exception():
             return
         try:
             if going := doomed(self.run.steps(), *self._keep):
