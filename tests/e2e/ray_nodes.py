@@ -98,12 +98,12 @@ class RayNodes:
 
     def actors(self) -> list[int]:
         """Returns the pids of gcr's actors."""
-        return [pid for pid in map(int, _pids()) if "ray::GcrNode" in _title(pid)]
+        return [pid for pid in map(int, pids()) if "ray::GcrNode" in title(pid)]
 
     def close(self) -> None:
         """Kills Ray's processes, which all name the folder, or end with those that do: to end them takes it 30 s."""
-        for pid in map(int, _pids()):
-            if str(self.folder) in _title(pid) and pid != os.getpid():
+        for pid in map(int, pids()):
+            if str(self.folder) in title(pid) and pid != os.getpid():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         for process in self.processes:
@@ -121,11 +121,11 @@ def _free_port() -> int:
         return port
 
 
-def _pids() -> list[str]:
+def pids() -> list[str]:
     return [path.name for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
-def _title(pid: int) -> str:
+def title(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     return ""
