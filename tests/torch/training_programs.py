@@ -188,7 +188,6 @@ def removes(rank: int, world: int, store: str) -> Any:
             third = keeper.save(3, state)
             meanwhile = third.blocked_s < 10, third.durable.done(), list(keeper.steps())
             may_remove.set()
-            third.durable.result(20)
             keeper.wait()
         return meanwhile, list(keeper.steps())
 

@@ -1,119 +1,36 @@
 """A process inside a transaction, with an agent that says what the test wants."""
 
-import os
-from dataclasses import dataclass, field
+import sys
 from functools import partial
 from itertools import permutations
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from gcr.devices import uuid_text
 from gcr.engine import count
 from gcr.engine.aside import export_more, runs_on
 from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left, refuse_a_part
-from gcr.engine.node import Course, World
+from gcr.engine.node import Course
 from gcr.engine.progress import Meter
-from gcr.engine.rehome import close_books
 from gcr.engine.steps.books import CloseBooks
 from gcr.engine.steps.hand_over import HandOver
 from gcr.engine.steps.quiesce import CATCHING_UP, Quiesce
 from gcr.engine.target import Target
 from gcr.engine.transaction import Transaction
 from gcr.engine.work import Options, Work
-from gcr.errors import NoRoom, PeerGone, RolledBack
+from gcr.errors import PeerGone
 from gcr.job.process import Process
 from gcr.job.states import State, Strategy, Way
 from gcr.job.tracking import Contradiction
 from gcr.processes import ProcessIdentity
-from gcr.protocol.agentwire import (
-    CountRecord,
-    DeviceRecord,
-    ExportBatch,
-    HandleRecord,
-    MappingBatch,
-    SharedBatch,
-    StatusRecord,
-    StatusReply,
-)
+from gcr.protocol.agentwire import HandleRecord
 from gcr.protocol.operations.worker import Moved
-from gcr.protocol.wire import FrameType, HandleFlag, MappingRecord
+from gcr.protocol.wire import HandleFlag
 
-MiB = 1 << 20
-RAW = b"\1" * 16
-DEVICE = uuid_text(RAW)
+sys.path.insert(0, str(Path(__file__).parent))
 
-
-class Channel:
-    class closed:
-        is_set = staticmethod(lambda: False)
-
-
-@dataclass
-class Agent:
-    """Every handle is KEPT and with all its keepers already: nothing needs a descriptor."""
-
-    handles: list[HandleRecord]
-    places: list[MappingRecord]
-    handed_over: list[int] = field(default_factory=list)
-    channel: type[Channel] = Channel
-    identity: ProcessIdentity = ProcessIdentity(4711, 1)  # noqa: RUF009
-
-    def status(self):
-        return StatusReply(StatusRecord(), (DeviceRecord(RAW, 0, 0, 0),))
-
-    def export(self, transaction, after, limit):
-        page = [h for h in self.handles if h.id > after][:limit]
-        return ExportBatch.of(transaction, page, more=bool(page) and page[-1] is not self.handles[-1]), []
-
-    def mappings(self, transaction):
-        for place in self.places:
-            yield MappingBatch.of(transaction, place.address, [place], more=place is not self.places[-1])
-
-    def ask(self, kind, payload):
-        """Shares nothing."""
-        assert kind == FrameType.SHARED
-        return SimpleNamespace(payload=SharedBatch.of(7, 1, 0, [], more=False).pack())
-
-    def hand_over(self, transaction):
-        self.handed_over.append(transaction)
-        return CountRecord(transaction, len(self.handles), sum(h.size for h in self.handles))
-
-
-class Node:
-    class config:
-        batch = 2
-        prepare_s = 10.0
-
-
-@dataclass
-class Holder:
-    """Worker and keeper of everything."""
-
-    known: list[int]
-    unexplained: int = 0
-    handles = copies = property(lambda self: self)
-
-    def held(self, _hold):
-        return set(self.known)
-
-    def ids(self, _pid):
-        return self.known
-
-    def counted(self, _pid):
-        return 2 * MiB * len(self.known), self.unexplained
-
-    def drop(self, _pid, ids):
-        self.known = [i for i in self.known if i not in ids]
-
-
-def target_of(agent: Agent) -> Target:
-    process = Process("llm", ProcessIdentity(4711, 1), peer=agent)
-    holder = Holder([h.id for h in agent.handles])
-    made = Target(process, 7, Node, World("nvidia"), lambda: holder)
-    made._workers[DEVICE] = holder
-    return made
+from targets import DEVICE, Agent, MiB, Node, kept, place, target_of
 
 
 def work_of(target: Target) -> Work:
@@ -129,10 +46,6 @@ def handed_over(target: Target) -> None:
         for step in (CloseBooks(work, Meter(work.course, "draining", {})), HandOver(work)):
             step.do(undo)
         undo.commit()
-
-
-def kept(id: int, **more: int) -> HandleRecord:
-    return HandleRecord(id, 2 * MiB, flags=HandleFlag.KEPT, mappings=1, **more)
 
 
 def test_an_ended_process_is_gone_whatever_was_under_way():
@@ -165,10 +78,6 @@ def test_a_process_tells_how_its_data_leaves():
     assert process.strategy == Strategy.COPYOUT
     process.way = Way.DRIVER
     assert process.strategy == Strategy.DRIVER
-
-
-def place(id: int, size: int = 2 * MiB) -> MappingRecord:
-    return MappingRecord(id, id << 30, 0, size, 1, 1)
 
 
 def test_the_books_are_what_the_process_reported():
@@ -321,98 +230,3 @@ def test_a_device_that_was_not_copied_is_noticed():
     part = {copy: done for copy, done in whole.items() if copy != (1, "other")}
     with pytest.raises(PeerGone, match=r"^5 bytes of process 1 were copied, and it holds 12$"):
         refuse_a_part({1: 12, 2: 3}, part)
-
-
-class Orphaned(Agent):
-    """No keeper has its memory. It makes memory anew while there is room, and can export it then."""
-
-    def __init__(self, handles, room=True):
-        super().__init__(handles, [place(h.id) for h in handles])
-        self.room, self.asked = room, []
-
-    def rehome(self, _transaction, ids):
-        self.asked.append(list(ids))
-        if not self.room:
-            raise NoRoom("full", missing=None)
-        self.handles = [replace(h, flags=0) if h.id in ids else h for h in self.handles]
-
-    def export(self, transaction, after, limit):
-        batch, _ = super().export(transaction, after, limit)
-        return batch, [os.open(os.devnull, os.O_RDONLY) for _ in batch.handed]
-
-
-class Taking(Holder):
-    """Worker and keeper that take what they are given."""
-
-    def adopt(self, _hold, specs, _fds, _lent=False):
-        self.known = sorted({*self.known, *(spec.id for spec in specs)})
-
-    def put(self, _pid, ids, _fds):
-        self.known = sorted({*self.known, *ids})
-
-
-def orphaned(agent: Orphaned, known: list[int]) -> tuple[Target, Taking]:
-    target, holder = target_of(agent), Taking(known)
-    target.keeper = lambda: holder
-    target._workers[DEVICE] = holder
-    target.look()
-    target.exports.export_new()
-    return target, holder
-
-
-def test_what_no_keeper_has_is_made_anew_behind_the_gate_and_only_that():
-    agent = Orphaned([kept(1), kept(2), kept(5)])
-    target, holder = orphaned(agent, [2])
-    assert (target.exports.unkept, agent.asked) == ({1: 2 * MiB, 5: 2 * MiB}, [])
-    close_books(target)
-    assert (agent.asked, holder.known, target.exports.unkept) == ([[1, 5]], [1, 2, 5], {})
-    assert target.exports.fresh == {1, 5}
-    assert set(target.exports.imported) == {2}  # what was made anew counts for the process
-    target.spare.close()
-
-
-class Withholding(Orphaned):
-    """Says that memory was made anew, and lists it without a descriptor, or gets nowhere with its pages."""
-
-    def __init__(self, handles, stands):
-        super().__init__(handles)
-        self.stands = stands
-
-    def rehome(self, _transaction, ids):
-        self.asked.append(list(ids))
-
-    def export(self, transaction, after, limit):
-        batch, fds = super().export(transaction, after, limit)
-        if self.asked and self.stands:
-            batch = replace(batch, reply=replace(batch.reply, last_id=0))
-        return batch, fds
-
-
-@pytest.mark.parametrize("stands", [False, True])
-def test_memory_that_was_made_anew_and_is_in_no_other_hands_does_not_leave(stands):
-    """Its process would release the only memory with these bytes."""
-    target, _ = orphaned(Withholding([kept(1), kept(2)], stands), [])
-    with pytest.raises(RolledBack):
-        close_books(target)
-
-
-def test_one_that_is_freed_meanwhile_is_not_made_anew(monkeypatch):
-    monkeypatch.setattr("gcr.engine.exports.forget_freed", lambda *_: None)
-    agent = Orphaned([kept(1), kept(2)])
-    target, _ = orphaned(agent, [2])
-    target.exports.released([1])
-    agent.handles, agent.places = agent.handles[1:], agent.places[1:]
-    close_books(target)
-    assert agent.asked == []
-
-
-def test_without_room_it_is_refused_and_says_how_much_one_piece_is(monkeypatch):
-    """After what gcr itself has there was given back."""
-    given_up = []
-    monkeypatch.setattr(Node, "free_room", lambda devices: given_up.append([*devices]), raising=False)
-    monkeypatch.setattr(Target, "free_bytes", lambda self, devices: dict.fromkeys(devices, MiB))
-    agent = Orphaned([kept(1), kept(2)], room=False)
-    target, _ = orphaned(agent, [])
-    with pytest.raises(NoRoom, match="2 MiB at a time") as caught:
-        close_books(target)
-    assert (caught.value.missing, given_up, len(agent.asked)) == (MiB, [[DEVICE]], 2)
