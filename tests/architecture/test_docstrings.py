@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from trees import nodes
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDERS = ("core", "backends", "integrations", "shim")
@@ -15,8 +16,8 @@ NAMELESS = re.compile(r"\b(nobody|somebody|whoever)\b", re.IGNORECASE)
 
 
 def documented(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+    for kind in (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef):
+        for node in nodes(path, kind):
             yield getattr(node, "lineno", 1), ast.get_docstring(node) or ""
 
 

@@ -4,13 +4,12 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+from trees import nodes
 
 ROOT = Path(__file__).parents[2]
-parse = cache(ast.parse)
 VENDOR = {
     "cuda",
     "pynvml",
@@ -84,24 +83,19 @@ def sources(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*.py")) if "__pycache__" not in path.parts)
 
 
-def parsed(path: Path) -> ast.Module:
-    return parse(path.read_text())
-
-
 def ours(root: Path) -> list[Path]:
     return [path for folder in ("core", "backends", "integrations") for path in sources(root / folder)]
 
 
 def imported(path: Path) -> set[str]:
     """Modules a file imports, anywhere in it; those loaded by name as well, where the name is a literal."""
-    found: set[str] = set()
-    for node in ast.walk(parsed(path)):
-        match node:
-            case ast.Import():
-                found |= {alias.name for alias in node.names}
-            case ast.ImportFrom(module=str(module), level=0):
-                found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
-            case ast.Call(args=[ast.Constant(value=str(name)), *_]) if called(node) in ("import_module", "__import__"):
+    found = {alias.name for node in nodes(path, ast.Import) for alias in node.names}
+    for node in nodes(path, ast.ImportFrom):
+        if node.module and not node.level:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    for call in nodes(path, ast.Call):
+        match call.args:
+            case [ast.Constant(value=str(name)), *_] if called(call) in ("import_module", "__import__"):
                 found.add(name)
     return found
 
@@ -151,8 +145,7 @@ def integrations_that_import_the_inside_of_core(root: Path) -> list[str]:
 def core_that_guesses_what_a_backend_can(root: Path) -> list[str]:
     """An optional part of a backend is a protocol with a name (gcr.backend, gcr.drain), which its author can read."""
     asking = [path for path in sources(root / "core") if path.name != "arguments.py"]
-    calls = ((path, node) for path in asking for node in ast.walk(parsed(path)))
-    return sorted({str(path) for path, node in calls if isinstance(node, ast.Call) and is_a_guess(path, node)})
+    return sorted({str(path) for path in asking for call in nodes(path, ast.Call) if is_a_guess(path, call)})
 
 
 def is_a_guess(path: Path, call: ast.Call) -> bool:
@@ -196,9 +189,9 @@ def core_that_writes_files(root: Path) -> list[str]:
 
 def writes(path: Path) -> Iterator[int]:
     """Lines that open a file for writing, by any of the usual ways."""
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Call) and (called(node) in ("write_text", "write_bytes") or opens_for_writing(node)):
-            yield node.lineno
+    for call in nodes(path, ast.Call):
+        if called(call) in ("write_text", "write_bytes") or opens_for_writing(call):
+            yield call.lineno
 
 
 def opens_for_writing(node: ast.Call) -> bool:
@@ -221,16 +214,16 @@ def core_that_globs(root: Path) -> list[str]:
         f"{path}:{node.lineno}"
         for path in paths
         if path.relative_to(root).as_posix() not in ("core/gcr/cli/reference.py", "core/gcr/testing/machine.py")
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Call) and called(node) in ("glob", "rglob", "iglob")
+        for node in nodes(path, ast.Call)
+        if called(node) in ("glob", "rglob", "iglob")
     ]
 
 
 def functions_that_are_too_long(root: Path) -> list[str]:
     found = []
     for path in ours(root):
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 > LONGEST_FUNCTION:
+        for node in nodes(path, ast.FunctionDef):
+            if node.end_lineno - node.lineno + 1 > LONGEST_FUNCTION:
                 found.append(f"{path}:{node.lineno} {node.name}")
     return found
 
@@ -252,8 +245,7 @@ def too_wide(root: Path) -> list[str]:
     return [
         f"{name_of(path, root)} {node.name}"
         for path in ours(root)
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.ClassDef)
+        for node in nodes(path, ast.ClassDef)
         if len(methods_of(node)) > MOST_METHODS or len(fields_of(node)) > MOST_FIELDS
     ]
 

@@ -7,6 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from trees import nodes
 
 REPOSITORY = Path(__file__).parents[2]
 CORE = REPOSITORY / "core/gcr"
@@ -95,17 +96,14 @@ def modules(core: Path) -> dict[str, Path]:
 
 def imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
     """Modules of core that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in names:
-            inner = name.removeprefix("gcr.")
-            if name.startswith("gcr.") and (found := next((n for n in (inner, parent(inner)) if n in known), None)):
-                yield found
+    named = [alias.name for node in nodes(path, ast.Import) for alias in node.names]
+    named += [
+        f"{node.module}.{alias.name}" for node in nodes(path, ast.ImportFrom) for alias in node.names if node.module
+    ]
+    for name in named:
+        inner = name.removeprefix("gcr.")
+        if name.startswith("gcr.") and (found := next((n for n in (inner, parent(inner)) if n in known), None)):
+            yield found
 
 
 def parent(name: str) -> str:

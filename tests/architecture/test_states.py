@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from trees import nodes
 
 from gcr.job.process import Process
 from gcr.job.states import State
@@ -25,8 +26,8 @@ OTHER_STATES = {
 def assignments(core: Path) -> Iterator[str]:
     """File and function of every assignment to an attribute `state` or `_state`, and of what could stand for one."""
     for path in sorted(core.rglob("*.py")):
-        for function in ast.walk(ast.parse(path.read_text())):
-            if isinstance(function, ast.FunctionDef) and any(map(_assigns, ast.walk(function))):
+        for function in nodes(path, ast.FunctionDef):
+            if any(map(_assigns, ast.walk(function))):
                 yield f"{path.relative_to(core)}: {function.name}"
 
 
