@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gcr.testing.nursery import import_first
 from gcr.testing.peer import Peer, PeerDied
 
 NOTHING = "builtins:object"
@@ -44,3 +45,15 @@ def test_the_death_of_a_peer_is_told() -> None:
         other.kill()
         with pytest.raises((PeerDied, OSError)):
             other.call("mapped_bytes")
+
+
+def test_a_nursery_imports_what_it_is_told_for_all_its_peers(tmp_path: Path) -> None:
+    (tmp_path / "slow_binding.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
+    text = "import os, slow_binding\nclass Backend:\n    name = f'{slow_binding.IMPORTED_BY == os.getpid()}'\n"
+    (tmp_path / "told.py").write_text(text)
+    path = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    with Peer("told:Backend", path) as peer:
+        assert peer.call("name") == "True"
+    import_first("told:Backend", "slow_binding", "not_there")
+    with Peer("told:Backend", path) as peer:
+        assert peer.call("name") == "False"

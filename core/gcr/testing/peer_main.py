@@ -1,4 +1,7 @@
-"""`python -m gcr.testing.peer_main FD`: a nursery of processes that each serve a Peer until its socket closes."""
+"""A nursery of processes that each serve a Peer until its socket closes: `python -m gcr.testing.peer_main FD MODULE…`.
+
+It imports the modules first (gcr.testing.nursery.import_first).
+"""
 
 import importlib
 import os
@@ -6,7 +9,8 @@ import pickle
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from gcr.backend import Backend
 from gcr.errors import GcrError
@@ -53,7 +57,10 @@ def serve(backend: Backend, connection: socket.socket) -> None:
         passed.sending = []
 
 
-def main(fd: int) -> None:
+def main(fd: int, modules: Sequence[str]) -> None:
+    for module in modules:
+        with suppress(ImportError):  # a peer tries for itself, and tells
+            importlib.import_module(module)
     with socket.socket(fileno=fd) as line:
         order = next_order(line)  # in a new process
     module, name = order.backend.split(":")
@@ -63,4 +70,4 @@ def main(fd: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2:])

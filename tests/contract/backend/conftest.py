@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from gcr.native import NativeMissing, sim_dir
+from gcr.testing.nursery import import_first
 
 ROOT = Path(__file__).parents[3]
 BUILD_SECONDS = 300
+
+import_first("gcr_nvidia:NvidiaBackend", "gcr_nvidia.backend", "cuda.bindings.driver", "pynvml")
+import_first("gcr_amd:AmdBackend", "gcr_amd.backend", "hip")
+import_first("gcr_ascend:AscendBackend", "gcr_ascend.backend")
 
 
 @pytest.fixture(scope="session")
