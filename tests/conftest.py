@@ -126,8 +126,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     later = [] if config.option.markexpr else ["slow"]
     later += ["alone"] if hasattr(config, "workerinput") else []
-    out = [item for item in items if any(item.get_closest_marker(mark) for mark in later)]
-    config.hook.pytest_deselected(items=out)
+    out = {item: True for item in items if any(item.get_closest_marker(mark) for mark in later)}
+    config.hook.pytest_deselected(items=list(out))
     items[:] = [item for item in items if item not in out]
     items.sort(key=lambda item: not item.get_closest_marker("first"))
 

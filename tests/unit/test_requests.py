@@ -86,7 +86,12 @@ NOT_SUCH: list[tuple[type[Request], dict[str, Any], str]] = [
 
 
 def _ids(values: list[tuple[type[Request], dict[str, Any], str]]) -> list[str]:
-    return [f"{kind.op} {body}"[:200] for kind, body, _ in values]
+    return [f"{kind.op} {_beginning(body)}"[:200] for kind, body, _ in values]
+
+
+def _beginning(body: dict[str, Any]) -> dict[str, Any]:
+    """Returns a body whose words are the same up to the 200th: a million spans take long to write down."""
+    return {name: value[:100] if isinstance(value, tuple) else value for name, value in body.items()}
 
 
 @pytest.mark.parametrize(("kind", "body", "told"), REFUSED, ids=_ids(REFUSED))
