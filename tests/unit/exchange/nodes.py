@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from ssl import SSLContext
 
@@ -97,6 +98,12 @@ def running(
             loop.close()
 
 
+@cache
+def of_the_system() -> SSLContext:
+    """Returns client_tls(None), made once: to read the authorities of the system takes 20 ms."""
+    return client_tls(None)
+
+
 def pulled(
     store: Store,
     nodes: Sequence[Running | PeerAddress],
@@ -108,7 +115,7 @@ def pulled(
     timeout: float | None = 60.0,
 ) -> MovedFromPeers:
     addresses = [node if isinstance(node, PeerAddress) else node.address for node in nodes]
-    peers = Peers(addresses, token, tls or client_tls(None), limits)
+    peers = Peers(addresses, token, tls or of_the_system(), limits)
     return pull_from_peers(store.path, name, peers, url, Transfer("pull", timeout), store.cipher)
 
 

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from nodes import of_the_system
 
 from gcr.exchangeerrors import PeerUnusable
 from gcr.image.exchange import lines
-from gcr.image.exchange.address import PeerAddress, client_tls
+from gcr.image.exchange.address import PeerAddress
 from gcr.image.exchange.lines import Lines, NotSent
 
 BODY = bytes(range(256)) * 4096
@@ -68,7 +69,7 @@ def says(text: bytes) -> Answer:
 def read(address: PeerAddress, times: int = 1, pause: float = 0.0) -> list[bytearray]:
     async def ask() -> list[bytearray]:
         with ThreadPoolExecutor(4) as pool:
-            made = Lines(address, "token", client_tls(None), pool)
+            made = Lines(address, "token", of_the_system(), pool)
             try:
                 found = []
                 for _ in range(times):
@@ -132,7 +133,7 @@ def test_a_request_that_is_given_up_ends_at_once() -> None:
 
     async def ask(address: PeerAddress, begun: threading.Event) -> None:
         with ThreadPoolExecutor(1) as pool:
-            made = Lines(address, None, client_tls(None), pool)
+            made = Lines(address, None, of_the_system(), pool)
             work = asyncio.create_task(made.read("/packs/1", {}, len(BODY), lambda: None))
             await asyncio.to_thread(begun.wait, 10)
             work.cancel()
