@@ -1,10 +1,10 @@
 """Images for tests: a store that is written to without a device."""
 
 import mmap
-import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from blake3 import blake3
 from msgspec.structs import replace
 
 from gcr.drain import HandleSpec
@@ -28,7 +28,8 @@ CIPHERS = {"plain": PLAIN, "encrypted": cipher_of(KEY)}
 
 
 def bytes_of(seed: int, size: int) -> bytes:
-    return random.Random(seed).randbytes(size)
+    """Returns noise, which takes a fifth of the time of randbytes."""
+    return blake3(str(seed).encode()).digest(size)
 
 
 # The top byte of a little-endian number: its exponent is that of 2**-6, or close to it, and its sign stays.
