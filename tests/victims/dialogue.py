@@ -6,17 +6,17 @@ that was, so that another run can do as much. Both have done a few steps before,
 In slices: some steps whenever it is asked (benchmarks/slices.py); nothing is queued when one is over.
 """
 
-import argparse
 import select
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import argparse
 
 WARM = 3  # steps
 WARM_SLICES = 30
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 class Program(Protocol):
@@ -42,7 +42,9 @@ def serve(answer: Callable[[], str]) -> None:
         say(answer())
 
 
-def parser(description: str | None, steps: int = 20) -> argparse.ArgumentParser:
+def parser(description: str | None, steps: int = 20) -> "argparse.ArgumentParser":
+    import argparse  # many programs take no options, and start in less time without it
+
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--steps", type=int, default=steps)
     made.add_argument("--pause", type=float, default=0.0, help="seconds after each step")
@@ -52,7 +54,7 @@ def parser(description: str | None, steps: int = 20) -> argparse.ArgumentParser:
     return made
 
 
-def perform(options: argparse.Namespace, program: Program) -> None:
+def perform(options: "argparse.Namespace", program: Program) -> None:
     """Takes the program's steps, printing the result of each, and prints its digest at the end."""
     for _ in range(WARM if options.interactive or options.hold else 0):
         program.step()
@@ -72,7 +74,9 @@ def perform(options: argparse.Namespace, program: Program) -> None:
 
 
 def in_slices(program: Program) -> None:
-    sys.path.insert(0, str(BENCHMARKS))
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
     import slices
 
     for _ in range(WARM_SLICES):

@@ -1,17 +1,16 @@
 """The dialogue of `told.py` on CUDA's driver API, and what only a test of NVIDIA's asks for.
 
 Lines that may have to wait for a closed gate run on threads of their own, so that it can always be spoken to.
+Tests start hundreds: what few of them need is imported where it is needed.
 """
 
 import ctypes
 import os
-import socket
 import stat
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from cuda_device import HERE, CudaDevice, launch, properties
 from cuda_driver import (
@@ -29,6 +28,7 @@ from cuda_driver import (
 from lending import Lending
 from told import MIB, serve
 
+HOME = __file__.rpartition("/")[0] or "."
 LENDER = b"\0gcr-lend-"  # its socket
 
 
@@ -102,6 +102,8 @@ class Program(Lending):
 
     def persistent(self, kernels: str) -> str:
         """A kernel that spins until the flag is 1; only `release` ends it."""
+        from pathlib import Path
+
         module = driver.cuModuleLoadData(Path(kernels).read_bytes())
         function = driver.cuModuleGetFunction(module, b"spin_until")
         launch(function, 1, 1, self.stream, ctypes.c_uint64(self.flag), ctypes.c_uint32(1))
@@ -167,7 +169,7 @@ class Program(Lending):
             if touches == "gpu":
                 null = os.open("/dev/null", os.O_RDWR)
                 os.dup2(null, 0), os.dup2(null, 1)
-                os.chdir(Path(__file__).parent)
+                os.chdir(HOME)
                 script = "import told_victim as t; p = t.Program(); p.alloc(3, 4096); t.time.sleep(10)"
                 os.execv(sys.executable, [sys.executable, "-c", script])
             time.sleep(10)
@@ -211,6 +213,8 @@ def is_gcrs(fd: int) -> bool:
     try:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             return False
+        import socket
+
         with socket.socket(fileno=os.dup(fd)) as each:
             if each.family != socket.AF_UNIX:
                 return False
@@ -221,6 +225,8 @@ def is_gcrs(fd: int) -> bool:
 
 def is_of_copy(fd: int) -> bool:
     """Returns True if a descriptor is of a memory file that a worker has staged."""
+    from pathlib import Path
+
     try:
         name = str(Path(f"/proc/self/fd/{fd}").readlink())
     except OSError:
