@@ -55,10 +55,13 @@ def build(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Build:
 def compile_puppet(puppet: Path, shim: Path, driver: Path) -> None:
     compiler = os.environ.get("CXX", "c++")
     includes = [f"-I{ROOT / 'shim/src'}", f"-I{ROOT / 'shim'}"]
-    sources = sorted(str(source) for source in (HERE / "programs").glob("*.cpp"))
+    sources = sorted((HERE / "programs").glob("*.cpp"))
+    # In one: else the compiler reads the standard library's headers for each.
+    text = "".join(f'#include "{source}"\n' for source in sources)
     linked = ["-Wl,--no-as-needed", str(shim), f"-fsanitize={SANITIZE}", "-g"] if SANITIZE else []
-    command = [compiler, "-std=c++17", "-O1", *includes, *sources, *linked, str(driver / "libcuda.so.1"), "-pthread"]
-    subprocess.run([*command, "-o", str(puppet)], check=True, timeout=110)
+    inputs = ["-x", "c++", "-", "-x", "none", *linked, str(driver / "libcuda.so.1")]
+    command = [compiler, "-std=c++17", "-O1", *includes, *inputs, "-pthread", "-o", str(puppet)]
+    subprocess.run(command, input=text, text=True, check=True, timeout=110)
 
 
 @dataclass

@@ -34,13 +34,6 @@ bool good(CUresult result, const char* call) {
     return result == CUDA_SUCCESS;
 }
 
-uint64_t expected(uint64_t seed, uint64_t index) {
-    uint64_t z = seed + (index + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 bool make(Block* block, uint64_t bytes, CUstream stream) {
     *block = {0, bytes / 8, next_seed++, 0};
     if (!good(cuMemAlloc_v2(&block->address, bytes), "alloc")) return false;

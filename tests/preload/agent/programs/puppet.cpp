@@ -13,7 +13,7 @@ Puppet puppet;
 namespace {
 
 std::map<std::string, Command> commands;
-std::map<std::string, std::thread> threads;
+std::map<std::string, std::thread> by_name;
 std::map<std::string, std::string> answers;
 std::mutex answers_lock;
 
@@ -39,8 +39,8 @@ std::string start_thread(const Words& words) {
         std::lock_guard<std::mutex> guard(answers_lock);
         answers.erase(name);
     }
-    if (threads[name].joinable()) threads[name].join();
-    threads[name] = std::thread([=] {
+    if (by_name[name].joinable()) by_name[name].join();
+    by_name[name] = std::thread([=] {
         cuCtxSetCurrent(context);
         std::string answer = run_line(line);
         std::lock_guard<std::mutex> guard(answers_lock);
@@ -55,7 +55,7 @@ std::string look_at_thread(const Words& words) {
         std::lock_guard<std::mutex> guard(answers_lock);
         if (answers.count(words[1]) == 0) return "running";
     }
-    if (threads[words[1]].joinable()) threads[words[1]].join();
+    if (by_name[words[1]].joinable()) by_name[words[1]].join();
     return answers[words[1]];
 }
 

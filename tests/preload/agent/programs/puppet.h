@@ -41,6 +41,14 @@ CUstream stream_of(const std::string& name);
 CUresult launch(const std::string& kernel, CUstream stream, void** parameters);
 std::string run_line(const std::string& line);
 
+// splitmix64, as the kernel's: the pattern is checked here, by the host, from bytes that were copied out
+inline uint64_t expected(uint64_t seed, uint64_t index) {
+    uint64_t z = seed + (index + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
 // Every file of commands adds its own.
 void add_memory_commands(std::map<std::string, Command>& commands);
 void add_virtual_commands(std::map<std::string, Command>& commands);

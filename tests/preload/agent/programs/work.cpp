@@ -99,14 +99,6 @@ std::string fill(const Words& words) {  // fill NAME SEED [STREAM]
     return say(launch("fill", words.size() > 3 ? stream_of(words[3]) : nullptr, parameters));
 }
 
-// splitmix64, as the kernel's: the pattern is checked here, by the host, from bytes that were copied out
-uint64_t expected(uint64_t seed, uint64_t index) {
-    uint64_t z = seed + (index + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 std::string check(const Words& words) {  // check NAME SEED: copied out and compared
     Memory memory = memory_of(words[1]);
     std::vector<uint64_t> host(memory.size / 8);
