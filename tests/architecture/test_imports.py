@@ -48,6 +48,7 @@ WIDE = {
 
 # Modules of core that open files for writing, and what they write. Images are written by gcr/image/ alone.
 WRITERS = {
+    "gcr/criu/known.py": "that CRIU works here",
     "gcr/criu/pagemap.py": "a pagemap of CRIU's without zeros",
     "gcr/criu/saving.py": "which pid the kernel gave last",
     "gcr/criu_helper/__main__.py": "how early the kernel ends it when memory is short",

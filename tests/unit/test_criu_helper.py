@@ -6,9 +6,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from gcr.criu.preflight.obstacle import Options
+from gcr.criu_helper import service
 from gcr.errors import CriuUnusable
 from gcr.peers.criu import CriuPeer
 from gcr.protocol.channel import Channel
@@ -19,6 +22,7 @@ grep SigIgn /proc/$$/status | cut -f2 > {folder}/ignored
 cat /proc/$$/oom_score_adj > {folder}/score
 """
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+LOOK = Look(os.getpid(), (), "nvidia", True, (), "nowhere", ())
 OURS = Path("/proc/self/oom_score_adj")
 
 
@@ -39,13 +43,28 @@ def test_no_end_of_a_service_or_of_memory_ends_criu_inside_of_a_program(tmp_path
     theirs.close()
     channel = Channel(ours, name="helper").start()
     with pytest.raises(CriuUnusable, match="ended before it answered"):
-        CriuPeer(channel, helper.pid).look(Look(os.getpid(), (), "nvidia", True, (), "nowhere", ()))
+        CriuPeer(channel, helper.pid).look(LOOK)
     ignored = int((tmp_path / "ignored").read_text(), 16)
     assert all(ignored >> (number - 1) & 1 for number in ENDING)
     assert int((tmp_path / "score").read_text()) <= 0
     for number in ENDING:
         helper.send_signal(number)
     with pytest.raises(CriuUnusable):
-        CriuPeer(channel, helper.pid).look(Look(os.getpid(), (), "nvidia", True, (), "nowhere", ()))
+        CriuPeer(channel, helper.pid).look(LOOK)
     channel.close()
     assert helper.wait(20) == 0
+
+
+@pytest.mark.parametrize("looks", [1, 3])
+def test_something_in_the_way_that_passes_by_itself_is_in_no_way(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket has a connection to accept, say, and accepts it."""
+    found = iter([*[[cast("Any", "in the way")]] * (looks - 1), []])
+    monkeypatch.setattr(service.tree, "looked_at", lambda *_: ([7], next(found)))
+    monkeypatch.setattr(service, "LOOK_S", 0.0)
+    assert service._looked_at(LOOK, Options()) == ([7], [])
+
+
+def test_something_that_stays_in_the_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service.tree, "looked_at", lambda *_: ([7], ["in the way"]))
+    monkeypatch.setattr(service, "PASSES_S", 0.01)
+    assert service._looked_at(LOOK, Options()) == ([7], ["in the way"])

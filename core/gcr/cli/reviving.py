@@ -12,7 +12,7 @@ from gcr.cli.options import Options
 from gcr.cli.output import say_stopped
 from gcr.cli.revivable import Revivable
 from gcr.cli.unparking import bring, revival_in, reviver
-from gcr.criu import program
+from gcr.criu import known, program
 from gcr.dumpfolder import dump_folder
 from gcr.image.store.location import store_of
 from gcr.job import runs
@@ -65,7 +65,7 @@ class Reviving(Struct, frozen=True):
         criu = program.find()
 
         def look() -> None:
-            program.look(criu)
+            known.look(criu)
             self._mark("looked")
 
         asked(self.options, self.store, lambda store: bring(self.image, folder, store), look)

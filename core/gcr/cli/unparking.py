@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gcr.cli.asking import Asking, Line
 from gcr.cli.revivable import revivable
-from gcr.criu import program, tree, zeropages
+from gcr.criu import known, program, tree, zeropages
 from gcr.criu.pagemap import PAGE
 from gcr.criu.plugins import plugins_of
 from gcr.dumpfolder import dump_folder
@@ -31,7 +31,7 @@ def reviver(store: str, image: str, log: str | None) -> Iterator[Revival]:
 
     Raises CriuUnusable, FilesChanged, NoSuchImage, NotRestored, WrongImage, Damaged, NoRoom and others.
     """
-    criu = program.look(program.find()).program
+    criu = known.look(program.find()).program
     _import_all()
     size = Asking(store, lambda line: revivable(image, _opened(store, line)).bytes).answer()
     with dump_folder(size, secret=False) as folder:

@@ -1,20 +1,23 @@
 """The operations that a CRIU helper offers its daemon; `CriuPeer` is their other end."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event, Thread
 
 from msgspec import Struct, field
 
-from gcr.criu import program, tree
+from gcr.criu import known, program, tree
 from gcr.criu.plugins import files_saved, plugins_of
-from gcr.criu.preflight.obstacle import Options, device_files
+from gcr.criu.preflight.obstacle import Obstacle, Options, device_files
 from gcr.criu.preflight.sockets import saves_ip_sockets
 from gcr.criu.tree import Wanted
 from gcr.errors import UsageError
 from gcr.faults import reach
 from gcr.protocol.operations import criu as ops
 from gcr.protocol.operations.operation import Answer, Dispatcher
+
+PASSES_S, LOOK_S = 0.2, 0.02  # what is in the way for a moment only, and between two looks
 
 
 class Saving(Struct):
@@ -97,7 +100,7 @@ class CriuService(Struct):
 
 def look(asked: ops.Look) -> ops.Seen:
     """Raises CriuUnusable where no CRIU works here, or a plugin is missing."""
-    criu = program.look(program.find())
+    criu = known.look(program.find())
     plugins_of(asked.backend, asked.simulated)
     options = Options(
         session=True,
@@ -108,9 +111,19 @@ def look(asked: ops.Look) -> ops.Seen:
         ip_sockets=saves_ip_sockets(criu.version),
         device_files=_devices(asked),
     )
-    pids, found = tree.looked_at(asked.root, asked.members, options)
+    pids, found = _looked_at(asked, options)
     sentences = tuple(f"process {each.pid}: {each.object}" for each in found)
     return ops.Seen(tuple(pids), sentences, found[0].remedy if found else "")
+
+
+def _looked_at(asked: ops.Look, options: Options) -> tuple[Sequence[int], Sequence[Obstacle]]:
+    """Looks again for a moment where something is in the way: a connection is accepted next, say. The tree runs on."""
+    end = time.monotonic() + PASSES_S
+    while True:
+        pids, found = tree.looked_at(asked.root, asked.members, options)
+        if not found or time.monotonic() > end:
+            return pids, found
+        time.sleep(LOOK_S)
 
 
 def _devices(asked: ops.Look) -> tuple[str, ...]:
