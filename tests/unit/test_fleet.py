@@ -9,9 +9,11 @@ import pytest
 
 from gcr.daemon import fleet as module
 from gcr.daemon.fleet import Child, Fleet
-from gcr.daemon.permission import Acting, Caller
+from gcr.daemon.permission import AS_OURSELVES, Acting, Caller
 from gcr.errors import DeadlinePassed
 from gcr.testing.machine import PATIENCE, until
+
+LONG = 60.0
 
 
 class Process:
@@ -74,47 +76,66 @@ class Helper(SimpleNamespace):
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Helper]:
+    """The image helpers that were started; `criu` among them stands for one of CRIU's."""
     made = list[Helper]()
 
-    def start(_fleet: Fleet, acting: Acting) -> Any:
+    def start(_fleet: Fleet, acting: Any = "criu") -> Any:
         made.append(Helper(acting))
         return made[-1]
 
     monkeypatch.setattr(Fleet, "_new_image_helper", start)
+    monkeypatch.setattr(Fleet, "_new_criu_helper", start)
     return made
 
 
-def started_ahead(fleet: Fleet, started: list[Helper], count: int) -> list[Any]:
-    fleet.start_ahead(count)
-    until(lambda: len(fleet._ahead) == count, PATIENCE, "they are started")
+def expected(fleet: Fleet, started: list[Helper], count: int) -> list[Any]:
+    fleet.expect_readers(count)
+    until(lambda: len(started) == count, PATIENCE, "they are started")
+    until(lambda: fleet._images._living() == count, PATIENCE, "they are there")
     return [*started]
 
 
 def test_helpers_that_were_started_ahead_are_handed_out_once_each(started: list[Helper]) -> None:
     fleet = Fleet()
-    first, second = started_ahead(fleet, started, 2)
+    first, second = expected(fleet, started, 2)
     assert [fleet.image_helper() for _ in range(3)] == [first, second, started[2]]
 
 
 def test_one_that_has_ended_meanwhile_is_handed_out_to_nothing(started: list[Helper]) -> None:
     fleet = Fleet()
-    first, second = started_ahead(fleet, started, 2)
+    first, second = expected(fleet, started, 2)
     first.end()
     assert fleet.image_helper() is second
 
 
 def test_another_user_gets_none_that_was_started_ahead(started: list[Helper]) -> None:
     fleet, other = Fleet(), Acting(Caller(77, 78))
-    started_ahead(fleet, started, 1)
+    expected(fleet, started, 1)
     assert cast("Any", fleet.image_helper(other)).acting is other
 
 
-def test_those_that_no_restore_asks_for_end(started: list[Helper], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_has_saved_no_processes_keeps_no_helpers_ready(started: list[Helper]) -> None:
     fleet = Fleet()
-    (ahead,) = started_ahead(fleet, started, 1)
-    fleet.retire(0.0, lambda _world, _device: False)
-    assert not ahead.channel.closed.is_set()
-    monkeypatch.setattr(module, "AHEAD_S", 0.0)
-    fleet.retire(0.0, lambda _world, _device: False)
+    fleet.image_helper()
+    fleet.keep_ready(LONG)
+    assert len(started) == 1
+
+
+def test_after_processes_were_saved_the_helpers_of_the_next_time_are_ready(started: list[Helper]) -> None:
+    fleet = Fleet()
+    fleet.criu_helper()
+    for _ in range(2):
+        fleet.keep_ready(LONG)
+    assert [each.acting for each in started] == ["criu", AS_OURSELVES, AS_OURSELVES, "criu"]
+    assert [fleet.criu_helper(), fleet.image_helper(), fleet.image_helper()] == [started[3], *started[1:3]]
+    started.clear()
+    fleet.keep_ready(LONG)
+    assert len(started) == 3
+
+
+def test_helpers_that_are_ready_end_when_they_are_not_asked_for(started: list[Helper]) -> None:
+    fleet = Fleet()
+    (ahead,) = expected(fleet, started, 1)
+    fleet.keep_ready(0.0)
     assert ahead.channel.closed.is_set()
     assert fleet.image_helper() is not ahead

@@ -89,6 +89,8 @@ def _look_after(server: Server) -> None:
             coordinator.residents.keep_spare()
             coordinator.residents.settle()
             coordinator.fleet.retire(coordinator.config.worker_idle_s, coordinator.keeps_worker)
+            if not any(job.busy for job in coordinator.jobs.all()):
+                coordinator.fleet.keep_ready(coordinator.config.worker_idle_s)
             if coordinator.jobs.all():
                 busy_at = time.monotonic()
             elif time.monotonic() - busy_at > coordinator.config.daemon_idle_s:

@@ -44,7 +44,7 @@ class SupervisorDesk(Struct):
                 raise UsageError("a supervisor registers one job")
             self.job = self.arrivals.supervisor(self.peer, asked)
             if asked.revives:
-                self.node.fleet.start_ahead(readers_of(asked.revives))
+                self.node.fleet.expect_readers(readers_of(asked.revives))
             return Answer(Registered(self.job.name, contained=not shares_namespaces(self.peer.pid, ("pid",))))
 
     def _started(self, asked: Started, _fds: list[int], _request: Request) -> None:

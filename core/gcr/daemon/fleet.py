@@ -2,8 +2,8 @@
 
 A child gets one end of a socket pair, a scrubbed environment and a session of its own, and ends when the socket closes.
 One that answers no more, stopped by a signal, say, is as good as dead, and is made so before another takes its place.
-An image helper serves one image, and if it has begun to write that ends only after it. The helpers that read the image
-of a stopped job are started while CRIU makes its processes.
+An image helper serves one image, and if it has begun to write that ends only after it. Some helpers are started before
+they are asked for (`READY`, spares.py).
 """
 
 import logging
@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct, field
 
 from gcr.daemon.permission import AS_OURSELVES, Acting
+from gcr.daemon.spares import Spares
 from gcr.daemon.worlds import child_environment
 from gcr.engine.node import World
 from gcr.engine.side_by_side import side_by_side
@@ -36,7 +37,7 @@ log = logging.getLogger("gcr.daemon")
 
 Peer = TypeVar("Peer", WorkerPeer, ControlPeer)
 END_S = 5.0  # for a child to end by itself, and once more when it was killed
-AHEAD_S = 60.0  # in which CRIU makes most processes; then a helper that was started ahead ends
+READY = 2  # image helpers: a large image is read by two, and written by one
 ANSWER_S = 3.0  # of patience with a child that left a call without an answer, before it is given up
 
 
@@ -76,7 +77,9 @@ class Fleet(Struct):
 
     _workers: dict[tuple[World, str], Child[WorkerPeer]] = field(default_factory=dict)
     _controls: dict[World, Child[ControlPeer]] = field(default_factory=dict)
-    _ahead: list[tuple[float, ImagePeer]] = field(default_factory=list)  # image helpers, and when each was started
+    _images: Spares[ImagePeer] = field(default_factory=Spares)
+    _crius: Spares[CriuPeer] = field(default_factory=Spares)
+    _whole_at: float | None = None  # when processes were last saved, or made from an image
     _locks: dict[object, Lock] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
@@ -105,31 +108,27 @@ class Fleet(Struct):
 
     def image_helper(self, acting: Acting = AS_OURSELVES) -> ImagePeer:
         """One that no other has, of the daemon's user or another; it ends when its channel is closed."""
-        return (None if acting.caller else self._started_ahead()) or self._new_image_helper(acting)
+        return (None if acting.caller else self._images.take()) or self._new_image_helper(acting)
 
-    def start_ahead(self, count: int) -> None:
+    def expect_readers(self, count: int) -> None:
         """Starts image helpers of the daemon's user, which will be asked for soon, on a thread. Raises nothing."""
-        Thread(target=partial(quietly, "start ahead", partial(self._start_ahead, count)), name="gcr-ahead").start()
+        self._whole_at = time.monotonic()
+        missing = partial(self._images.fill_up, count, partial(self._new_image_helper, AS_OURSELVES))
+        Thread(target=partial(quietly, "start ahead", missing), name="gcr-ahead").start()
 
-    def _start_ahead(self, count: int) -> None:
-        for _ in range(count):
-            made = time.monotonic(), self._new_image_helper(AS_OURSELVES)
-            with self._lock:
-                self._ahead.append(made)
+    def keep_ready(self, idle: float) -> None:
+        """Starts the helpers that the next save of processes needs, or their next return. For a time without work.
 
-    def _started_ahead(self) -> ImagePeer | None:
-        with self._lock:
-            living = [peer for _, peer in self._ahead if not peer.channel.closed.is_set()]
-            self._ahead = [each for each in self._ahead if each[1] in living[1:]]
-        return living[0] if living else None
-
-    def _end_ahead(self) -> None:
-        """Ends those that were not asked for in time."""
-        with self._lock:
-            old = [peer for began, peer in self._ahead if time.monotonic() - began > AHEAD_S]
-            self._ahead = [each for each in self._ahead if each[1] not in old]
-        for peer in old:
-            peer.channel.close()
+        The daemon keeps them for `idle` seconds after the last one, and none before the first. Raises nothing.
+        """
+        if self._whole_at is None:
+            return
+        if time.monotonic() - self._whole_at > idle:
+            self._images.end()
+            self._crius.end()
+            return
+        quietly("start ahead", partial(self._images.fill_up, READY, partial(self._new_image_helper, AS_OURSELVES)))
+        quietly("start ahead", partial(self._crius.fill_up, 1, self._new_criu_helper))
 
     def _new_image_helper(self, acting: Acting) -> ImagePeer:
         environment = acting.environment(daemon_environment())
@@ -138,7 +137,11 @@ class Fleet(Struct):
         return ImagePeer(channel, process.pid, process.kill)
 
     def criu_helper(self) -> CriuPeer:
-        """A new one; it ends when its channel is closed."""
+        """One that no other has; it ends when its channel is closed."""
+        self._whole_at = time.monotonic()
+        return self._crius.take() or self._new_criu_helper()
+
+    def _new_criu_helper(self) -> CriuPeer:
         process, channel = start_child("gcr.criu_helper", [], daemon_environment())
         Thread(target=process.wait, name="gcr-reap", daemon=True).start()
         return CriuPeer(channel, process.pid)
@@ -152,11 +155,7 @@ class Fleet(Struct):
         side_by_side(partial(quietly, "give up snapshots", worker.give_up_snapshots) for worker in there)
 
     def retire(self, idle: float, busy: Callable[[World, str], bool]) -> None:
-        """Ends workers that were idle for more than `idle` seconds and that no job needs; reaps the dead.
-
-        Ends image helpers as well that were started ahead and not asked for.
-        """
-        self._end_ahead()
+        """Ends workers that were idle for more than `idle` seconds and that no job needs; reaps the dead."""
         for key, child in list(self._workers.items()):
             if child.lives and time.monotonic() - child.used_at > idle and not busy(*key):
                 log.info("worker %d of %s was idle", child.process.pid, key[1])
