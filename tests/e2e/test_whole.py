@@ -50,7 +50,7 @@ def is_nowhere(machine: Machine, job: Filed) -> None:
     assert (row["job"], row["state"]) == ("llm", "stopped")
 
 
-@pytest.mark.parametrize("step", [slowly("held"), slowly("left"), "dumped"])
+@pytest.mark.parametrize("step", [slowly("behind"), slowly("held"), slowly("left"), "dumped"])
 def test_a_stop_that_fails_leaves_a_job_that_runs_on(machine: Machine, job: Filed, step: str) -> None:
     before = job.ask()
     machine.inject(f"checkpoint.{step} fail")
@@ -86,6 +86,18 @@ def test_a_daemon_that_dies_leaves_a_suspended_job(machine: Machine, job: Filed,
         machine.end_by_pid(job.pid)
         back(machine, "night")
         assert job.ask() == before
+
+
+def test_a_daemon_that_dies_while_its_image_is_begun_leaves_a_job_that_runs_on(machine: Machine, job: Filed) -> None:
+    """Nothing was decided: the helper drops what it has written."""
+    before = job.ask()
+    machine.inject("checkpoint.behind die")
+    machine.gcr("checkpoint", "llm", *IMAGE, "--stop", "--store", str(store_of(machine)))
+    assert machine.settled() == "running"
+    assert (job.ask(), names(machine)) == (before, [])
+    stop(machine, "night")
+    back(machine, "night")
+    assert job.ask() == before
 
 
 def test_a_new_daemon_waits_for_the_agent(machine: Machine, job: Filed) -> None:

@@ -32,6 +32,21 @@ def side_by_side(steps: Iterable[Callable[[], Result]], at_once: int = AT_ONCE) 
     return _results(queue.done)
 
 
+def on_thread(name: str, step: Callable[[], Result]) -> Future[Result]:
+    """Runs a step on a thread of that name. Returns its result to come."""
+    done = Future[Result]()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(step())
+        except BaseException as error:
+            done.set_exception(error)
+
+    Thread(target=run, name=name, daemon=True).start()
+    return done
+
+
 class _Queue(Generic[Result]):
     """Steps in their order, each taken by one thread."""
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr import config
 from gcr.criu.pages import chunk_sizes
@@ -76,7 +77,7 @@ class Writing(Struct):
             ops.Withdraw: lambda _asked, _fds, _request: self._withdraw(),
             ops.Write: lambda asked, _fds, request: Answer(self.write(asked, request)),
             ops.WriteHeld: lambda asked, _fds, request: Answer(self.write(asked.facts, request, held=True)),
-            ops.AddFolder: lambda asked, _fds, request: Answer(self._add_folder(Path(asked.folder), request)),
+            ops.AddFolder: lambda asked, _fds, request: Answer(self._add_folder(asked, request)),
         }
 
     def begin(self, asked: ops.Begin, fds: list[int]) -> ops.Free:
@@ -171,15 +172,15 @@ class Writing(Struct):
                 return ops.Written(**self._costs(counts, unpublished).uncompressed(), parent_refused=refused)
             return self._published(unpublished, (), began)
 
-    def _add_folder(self, folder: Path, request: Request) -> ops.Written:
+    def _add_folder(self, asked: ops.AddFolder, request: Request) -> ops.Written:
         """Adds the files of the image's processes, and publishes it. Raises as `write`, UsageError."""
-        began, held, writer = time.monotonic(), self._held, self._writer
+        began, held, writer, folder = time.monotonic(), self._held, self._writer, Path(asked.folder)
         if held is None or writer is None:
             raise UsageError("there is no image that waits for its processes")
         self._held = None
         with self._lock, self._kept_locked(), telling(request, lambda: writer.counts.total, 0):
             files = add_folder(writer, folder, chunk_sizes(folder, writer.chunk_bytes))
-            return self._published(held, files, began)
+            return self._published(replace(held, asked=asked.facts), files, began)
 
     def _published(self, held: Unpublished, files: Sequence[ImagedFile], began: float) -> ops.Written:
         assert self._writer

@@ -96,9 +96,9 @@ class ImagePeer(Struct):
         """Brings the image's bytes to the store; there is no image before `add_folder`. Raises as `write`."""
         return self._asked(ops.WriteHeld(facts), timeout, patience)
 
-    def add_folder(self, folder: str, timeout: float, patience: Patience) -> ops.Written:
+    def add_folder(self, folder: str, facts: ops.Write, timeout: float, patience: Patience) -> ops.Written:
         """Adds the files of processes to an image that was held, and makes it durable. Raises as `write`."""
-        return self._asked(ops.AddFolder(folder), timeout, patience)
+        return self._asked(ops.AddFolder(folder, facts), timeout, patience)
 
     def manifest(self, store: StorePlace, name: str, timeout: float, patience: Patience) -> Manifest:
         """Reads a manifest. Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""

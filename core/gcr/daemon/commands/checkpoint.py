@@ -31,7 +31,7 @@ from gcr.daemon.cuts import refuse_to_suspend
 from gcr.daemon.foreign import await_hello, foreign_job, refuse_unheard_beside, refuse_without_driver
 from gcr.daemon.images.imaging import Imaging, asked_for
 from gcr.daemon.images.order import Told, at_home
-from gcr.daemon.images.outlet import imaged
+from gcr.daemon.images.outlet import HeldImage, imaged
 from gcr.daemon.images.shown import reported
 from gcr.daemon.jobs import Hold, Job
 from gcr.daemon.permission import OURSELVES, Caller
@@ -361,7 +361,8 @@ class Attempt(Struct, frozen=True):
         if imaging and self.saving:
             upon = checkpoint.Upon(partial(imaging.baselines, self.course), imaging.lend)
             may_stop = partial(self._may_stop, list(work.targets), imaging, self.saving)
-            return checkpoint.plan_of(work, may_stop, upon=upon if self.request.live else None)
+            held = HeldImage(imaging, self.course)
+            return checkpoint.plan_of(work, may_stop, upon=upon if self.request.live else None, held=held)
         if imaging:
             return imaged(work, imaging, not self.request.timeout, partial(self.job.results.add, imaging))
         return checkpoint.plan_of(work, beside=beside)

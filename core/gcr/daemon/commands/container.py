@@ -74,6 +74,7 @@ class Leaving(Struct):
             self._leave()
         except Exception as error:
             imaging.fail(error)
+            imaging.give_up_held()
             told = self._taken_back(typed(error))
             if not (self.job.decision and self.job.decision.image):  # else it alone has the bytes
                 withdraw(imaging)

@@ -3,7 +3,8 @@
     looked at   before anything stops: CRIU works here, and can save each process of the job
     left        each agent has closed all that CRIU could not save, and stays away
     dumped      CRIU has written the processes to a folder, and holds them still
-    held        beside these two: the device memory is in the store; there is no image yet
+    held        beside these two: the device memory is in the store; there is no image yet. It is written as soon as
+                it is in host memory, beside the decision and the release of the devices
     published   the folder is in the image; its manifest is written last. From here on a job to be stopped is stopped,
                 unless it is a part of a cut over several nodes: it waits for their images, and is taken back without
     parked      only in place: the supervisor has ended the program, and stays (parking.py)
@@ -22,7 +23,6 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from threading import Thread
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -42,7 +42,7 @@ from gcr.daemon.recall import recall_program
 from gcr.daemon.worlds import STATE
 from gcr.dumpfolder import dump_folder
 from gcr.engine.node import Course
-from gcr.engine.side_by_side import side_by_side
+from gcr.engine.side_by_side import on_thread, side_by_side
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.transaction import Transaction
@@ -87,17 +87,7 @@ class Whole(Struct):
 
     def look(self) -> None:
         """Has the helper look at the processes, beside what the caller does next. Each agent has come by now."""
-        looking = self._looking = Future()
-        looking.set_running_or_notify_cancel()
-        asked = self._asked()
-
-        def look() -> None:
-            try:
-                looking.set_result(self.helper.look(asked))
-            except BaseException as error:
-                looking.set_exception(error)
-
-        Thread(target=look, name="gcr-look", daemon=True).start()
+        self._looking = on_thread("gcr-look", partial(self.helper.look, self._asked()))
 
     @property
     def seen(self) -> Seen:
@@ -123,6 +113,7 @@ class Whole(Struct):
                 undo.commit()
         except Exception as error:
             imaging.fail(error)
+            imaging.give_up_held()
             withdraw(imaging)
             imaging.close()
             back = taken_back(self.node, self.job, self.course, typed(error)) if self.resumes else typed(error)

@@ -9,12 +9,14 @@ written   in the background; the image is there when its manifest is, whether th
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr.api import jobevents
 from gcr.api.requests import CheckpointRequest
@@ -24,7 +26,9 @@ from gcr.daemon.images.silence import Reading, Unhurried, event_of
 from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.engine.duplicates import staged_with
 from gcr.engine.node import Course, phases
+from gcr.engine.side_by_side import on_thread
 from gcr.engine.target import Target
+from gcr.engine.tidying import quietly
 from gcr.errors import GcrError, Interrupted, PeerGone, typed
 from gcr.image.files.manifest import Manifest
 from gcr.imageerrors import HashMissed, ImageFailed, NoSuchImage, NotDurable
@@ -32,31 +36,32 @@ from gcr.job.states import State
 from gcr.parked import place_of as place_of_parked
 from gcr.peers.image import ImagePeer
 from gcr.peers.waiting import Patience
-from gcr.protocol.operations.image import ImagedAs, Write, Written
+from gcr.protocol.operations.image import ImagedAs, ParentFound, Write, Written
 from gcr.protocol.operations.operation import Done
 from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.daemon")
 
 COMMIT_S = 600.0  # of silence while a file system without direct writes brings all of a pack to its disk
+NO_PARENT = ParentFound(None, None)
 NO_TIMEOUT = 7 * 86400.0  # a disk may be slow; the helper ends when it is done, fails or dies
 
 
 class Imaging(Struct, eq=False):
     """One image of one checkpoint. `close` it unless it is `begun`: then nothing of it is left.
 
-    `begun`: it is to be written, in the background. `streamed`: the host has no room for its bytes. `parent` and
-    `parent_refused`, why it is no newer image, are known once the parent was looked for. `created` is as in its
-    manifest. `cost` and `durable_s` are known once it is durable. `failed`: why it was not written.
+    `begun`: it is to be written, in the background. `streamed`: the host has no room for its bytes. `upon`: its parent,
+    and why that is no newer image, once the parent was looked for. `facts`: of its manifest. `holding`: brings bytes to
+    the store. `cost` and `durable_s` are known once it is durable. `failed`: why it was not written.
     """
 
     order: ImageOrder
     claim: Claim
     begun: bool = False
     streamed: bool = False
-    parent: str | None = None
-    parent_refused: str | None = None
-    created: float = 0.0
+    upon: ParentFound = NO_PARENT
+    facts: Write | None = None
+    holding: "Future[object] | None" = None
     cost: Written | None = None
     durable_s: float | None = None
     failed: GcrError | None = None
@@ -94,7 +99,7 @@ class Imaging(Struct, eq=False):
         peer = self.build_upon(course, targets)
         found: dict[int, int] = {}
         try:
-            for target in targets if self.parent else ():
+            for target in targets if self.upon.parent else ():
                 found[target.pid] = peer.baseline(target.pid)
         except BaseException:
             close_all([*found.values()])
@@ -108,7 +113,7 @@ class Imaging(Struct, eq=False):
         """
         peer, who = self.ready(), [target.process.identity for target in targets]
         reading = Reading(self.claim.store.path, course, self.order.patience)
-        self.parent, self.parent_refused = peer.parent(who, course.left(NO_TIMEOUT), reading)
+        self.upon = ParentFound(*peer.parent(who, course.left(NO_TIMEOUT), reading))
         return peer
 
     # ---- once it stands still -----------------------------------------------------------------------------------
@@ -136,9 +141,8 @@ class Imaging(Struct, eq=False):
 
     def write(self, targets: Sequence[Target], created: float, course: Course) -> None:
         """Has the bytes written that these targets lent, in the background."""
-        facts = self._described(targets, created, course)
-        self.begun = True
-        Thread(target=self._write, args=(facts,), name="gcr-image", daemon=True).start()
+        self.facts, self.begun = _facts(targets, created, course), True
+        Thread(target=self._write, args=(self.facts,), name="gcr-image", daemon=True).start()
 
     def lend_held(self, targets: Sequence[Target]) -> Sequence[Target]:
         """Lends the staged copies of a suspended job that are not lent yet. Returns the targets that have any.
@@ -151,18 +155,38 @@ class Imaging(Struct, eq=False):
                 self._lend(target, _staged(target), partial=False)
         return with_data
 
+    def begin_held(self, targets: Sequence[Target], course: Course) -> None:
+        """Begins on a thread to bring staged device memory to the store; `write_held` waits for the end.
+
+        The targets are lent when this returns. Nothing of them is published. Raises PeerGone …
+        """
+        with_data = self.lend_held(targets)
+        self.facts = _facts(with_data or targets, time.time(), course)
+        written = partial(self.ready().write_held, self.facts, NO_TIMEOUT, _watched(self, course))
+        self.holding = on_thread("gcr-hold", written)
+
     def write_held(self, targets: Sequence[Target], created: float, course: Course) -> None:
         """Brings the device memory of a suspended job to the store. There is no image before `publish`.
 
         Raises StoreUnusable, PeerGone …
         """
-        with_data = self.lend_held(targets)
-        facts = self._described(with_data or targets, created, course)
-        self.ready().write_held(facts, NO_TIMEOUT, _watched(self, course))
+        if self.holding is None:
+            self.begin_held(targets, course)
+        assert self.holding
+        self.holding.result()
+        begun, now = self.facts, _facts(targets, created, course)
+        assert begun
+        self.facts = replace(now, processes={**begun.processes, **now.processes})  # one may have ended meanwhile
+
+    def give_up_held(self) -> None:
+        """Ends the helper if it still brings bytes to the store: a slow disk would hold up the way back."""
+        if self.holding and not self.holding.done():
+            quietly("give the image up", lambda: self.ready().kill())
 
     def publish(self, folder: Path, course: Course) -> None:
         """Adds the files of the processes, and makes the image durable. Raises as `write_held`."""
-        self._is_durable(self.ready().add_folder(str(folder), NO_TIMEOUT, _watched(self, course)))
+        assert self.facts
+        self._is_durable(self.ready().add_folder(str(folder), self.facts, NO_TIMEOUT, _watched(self, course)))
 
     def write_streamed(self, targets: Sequence[Target], course: Course, patience: Patience) -> None:
         """Finishes an image that came through a ring: it is durable when this returns.
@@ -170,12 +194,8 @@ class Imaging(Struct, eq=False):
         Raises StoreUnusable, PeerGone …
         """
         with_data = [target for target in targets if target.bytes_by_device]
-        facts = self._described(with_data, time.time(), course)
-        self._is_durable(self.ready().write(facts, NO_TIMEOUT, patience))
-
-    def _described(self, targets: Sequence[Target], created: float, course: Course) -> Write:
-        self.created = created
-        return _facts(targets, created, phases(course.marks, course.began))
+        self.facts = _facts(with_data, time.time(), course)
+        self._is_durable(self.ready().write(self.facts, NO_TIMEOUT, patience))
 
     # ---- in the background --------------------------------------------------------------------------------------
 
@@ -198,7 +218,7 @@ class Imaging(Struct, eq=False):
             with suppress(NoSuchImage):
                 manifest = self._published()
                 if manifest.created == facts.created:
-                    return Written(**manifest.costs.uncompressed(), parent_refused=self.parent_refused)
+                    return Written(**manifest.costs.uncompressed(), parent_refused=self.upon.refused)
             raise gone
 
     def _published(self) -> Manifest:
@@ -213,7 +233,7 @@ class Imaging(Struct, eq=False):
 
     def _is_durable(self, cost: Written) -> None:
         self.durable_s = time.monotonic() - self.order.began
-        self.cost, self.parent_refused = cost, cost.parent_refused
+        self.cost, self.upon = cost, ParentFound(self.upon.parent, cost.parent_refused)
         order, written = self.order, cost.bytes_written
         order.told.hear(
             jobevents.ImageWritten(job=order.job, image=order.name, durable_s=self.durable_s, bytes_written=written)
@@ -228,18 +248,6 @@ class Imaging(Struct, eq=False):
         text = self.failed.message[: jobevents.TEXT]
         order.told.hear(jobevents.ImageFailed(job=order.job, image=order.name, code=self.failed.code, message=text))
         self.done.set()
-
-    def remove_published(self) -> None:
-        """Removes what a helper that died has published. Raises nothing: an image that stays is useless."""
-        order = self.order
-        try:
-            helper = order.start()
-            try:
-                helper.remove(self.claim.store, order.name, self.created, order.patience)
-            finally:
-                helper.channel.close()
-        except (GcrError, OSError) as error:
-            log.warning("job %s: image %s was not taken back: %s", order.job, order.name, error)
 
     def close(self) -> None:
         """Has the helper end once it has written what it began; does not wait for that."""
@@ -307,7 +315,7 @@ def _watched(imaging: Imaging, course: Course) -> Reading:
     return Reading(imaging.claim.store.path, course, max(COMMIT_S, imaging.order.patience))
 
 
-def _facts(targets: Sequence[Target], created: float, timings: dict[str, float]) -> Write:
+def _facts(targets: Sequence[Target], created: float, course: Course) -> Write:
     """Returns the facts of the job that stand in its image, besides the bytes."""
     world = targets[0].world
     return Write(
@@ -317,7 +325,7 @@ def _facts(targets: Sequence[Target], created: float, timings: dict[str, float])
         models={device.uuid: device.name for device in targets[0].node.control(world).devices()},
         processes={target.pid: ImagedAs(target.process.identity.stack, target.generation or 0) for target in targets},
         created=created,
-        timings=timings,
+        timings=phases(course.marks, course.began),
     )
 
 

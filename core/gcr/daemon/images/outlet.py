@@ -81,6 +81,20 @@ def kept_in(imaging: Imaging) -> KeptImage:
     return KeptImage(store.path, imaging.order.name, bool(store.key), imaging.order.user)
 
 
+class HeldImage(Struct, frozen=True):
+    """Implements gcr.engine.steps.image.Held."""
+
+    imaging: Imaging
+    course: Course
+
+    def begin(self, targets: Sequence[Target]) -> None:
+        with failing(self.imaging):
+            self.imaging.begin_held(targets, self.course)
+
+    def give_up(self) -> None:
+        self.imaging.give_up_held()
+
+
 @contextmanager
 def failing(imaging: Imaging) -> Iterator[None]:
     """Raises ImageFailed where the block fails, unless it was interrupted or took too long."""
@@ -97,9 +111,24 @@ def withdraw(imaging: Imaging) -> None:
     try:
         imaging.ready().withdraw(imaging.order.patience)
     except PeerGone:
-        imaging.remove_published()
+        _remove_published(imaging)
     except GcrError as error:  # it is of no use: the job has run since
         order = imaging.order
+        log.warning("job %s: image %s was not taken back: %s", order.job, order.name, error)
+
+
+def _remove_published(imaging: Imaging) -> None:
+    """Removes what a helper that died has published. Raises nothing: an image that stays is useless."""
+    order = imaging.order
+    if imaging.facts is None:  # it was told of none
+        return
+    try:
+        helper = order.start()
+        try:
+            helper.remove(imaging.claim.store, order.name, imaging.facts.created, order.patience)
+        finally:
+            helper.channel.close()
+    except (GcrError, OSError) as error:
         log.warning("job %s: image %s was not taken back: %s", order.job, order.name, error)
 
 

@@ -22,8 +22,8 @@ def reported(imaging: Imaging, report: CheckpointReport) -> CheckpointReport:
         image=imaging.order.name,
         cut=(Cut.PROCESS if imaging.order.whole else Cut.DEVICE).value,
         durable_s=imaging.durable_s,
-        parent=imaging.parent,
-        parent_refused=imaging.parent_refused,
+        parent=imaging.upon.parent,
+        parent_refused=imaging.upon.refused,
     )
     cost = imaging.cost
     return replace(named, **asdict(cost), dedup_ratio=_ratio(cost)) if cost else named

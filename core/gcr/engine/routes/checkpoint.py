@@ -21,7 +21,7 @@ from gcr.engine.steps.copy_out import CopyOut
 from gcr.engine.steps.decide import decide
 from gcr.engine.steps.freeze_and_drain import Beside, FreezeAndDrain
 from gcr.engine.steps.hand_over import HandOver
-from gcr.engine.steps.image import AwaitImages, KeepImage, WriteOut
+from gcr.engine.steps.image import AwaitImages, Held, KeepImage, WriteBehind, WriteOut
 from gcr.engine.steps.live import CopyLive
 from gcr.engine.steps.prepare import Prepare, Reserve
 from gcr.engine.steps.quiesce import Quiesce
@@ -47,11 +47,12 @@ def plan_of(
     outlet: Outlet | None = None,
     beside: Beside | None = None,
     upon: Upon | None = None,
+    held: Held | None = None,
 ) -> Plan:
     """Returns the plan. `outlet`: where the bytes go that the host has no room for; without one NoRoom is raised.
 
     may_stop: asked before anything stops; raises what speaks against it · beside: begins with the drain
-    upon: with it an image is spared the names of the bytes that its parent has
+    upon: with it an image is spared the names of the bytes that its parent has · held: the image has the processes, too
     """
     meter = Meter(work.course, "draining", {})
     behind_the_gates: list[Step] = [CloseBooks(work, meter), RefuseToStay(work)]
@@ -71,6 +72,7 @@ def plan_of(
         FreezeAndDrain(work, meter, beside),
         Stage(work),
         *([Lend(work, upon.copied)] if upon else []),
+        *([WriteBehind(work, held)] if held else []),
         WriteOut(work),
         AwaitImages(work),
     ]

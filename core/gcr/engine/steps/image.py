@@ -1,6 +1,8 @@
-"""The image that a checkpoint streams to, since the host has no room for its bytes."""
+"""The image that a checkpoint streams to, since the host has no room for its bytes, or that has the processes, too."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -8,8 +10,38 @@ from gcr.api.barriers import Barrier
 from gcr.engine.decision import decision_on
 from gcr.engine.node import give_up, intend
 from gcr.engine.steps.decide import kind, records
+from gcr.engine.target import Target
 from gcr.engine.transaction import Transaction
 from gcr.engine.work import Work
+
+
+class Held(Protocol):
+    """An image with processes. Nothing of it is published before the decision."""
+
+    def begin(self, targets: Sequence[Target]) -> None:
+        """Begins to write what is staged; waits for nothing. Raises ImageFailed."""
+        ...
+
+    def give_up(self) -> None:
+        """Ends what was begun. Raises nothing."""
+        ...
+
+
+class WriteBehind(Struct, frozen=True):
+    """Begins with the image of what is staged, beside the decision and the release of device memory.
+
+    Copies of processes that copied themselves are lent later, as they were staged.
+    """
+
+    work: Work
+    held: Held
+
+    def do(self, undo: Transaction) -> None:
+        targets = self.work.targets
+        if any(each.bytes_by_device for each in targets) and not any(each.process.copied_out for each in targets):
+            undo.push("image", self.held.give_up)
+            self.held.begin(targets)
+            self.work.course.reach("behind")
 
 
 class KeepImage(Struct, frozen=True):

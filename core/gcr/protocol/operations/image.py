@@ -137,11 +137,15 @@ class WriteHeld(Operation[Written], frozen=True):
 
 
 class AddFolder(Operation[Written], frozen=True):
-    """Publishes an image that was held. `folder`: the files of a process tree that CRIU saved."""
+    """Publishes an image that was held.
+
+    folder: the files of a process tree that CRIU saved · facts: in place of those of `WriteHeld`, which knew less
+    """
 
     op = "add_folder"
 
     folder: str
+    facts: Write
 
 
 # The image that is read.
