@@ -6,7 +6,7 @@ import time
 
 import pytest
 from filed import Filed, back, refused, stop
-from machine import Machine, alive
+from machine import PATIENCE, Machine, alive, until
 from stored import store_of
 from worlds import NVIDIA, saved_whole, slowly
 
@@ -33,7 +33,8 @@ def test_a_stopped_job_is_in_its_image_alone_and_comes_back_as_it_was_generation
         is_nowhere(machine, job)
         if image == "two":
             machine.gcr("daemon", "stop")  # the next one never knew the job
-        assert back(machine, image)["state"] == "running"
+        came = back(machine, image)
+        assert (came["state"], came["streamed"], came["resident_bytes"]) == ("running", True, 0)
         assert (job.ask(), job.ask("address")) == (before, addresses)
         row = machine.job("llm")
         assert row
@@ -97,6 +98,43 @@ def test_a_daemon_that_dies_while_its_image_is_begun_leaves_a_job_that_runs_on(m
     assert (job.ask(), names(machine)) == (before, [])
     stop(machine, "night")
     back(machine, "night")
+    assert job.ask() == before
+
+
+@pytest.mark.parametrize("fault", ["fill.fitted fail", slowly("fill.flowed fail"), slowly("image.read fail")])
+def test_a_device_that_is_not_filled_while_criu_works_is_filled_by_the_restore(
+    machine: Machine, job: Filed, fault: str
+) -> None:
+    before = job.ask()
+    stop(machine, "night")
+    machine.inject(fault)
+    said = back(machine, "night")
+    assert (said["streamed"], said["resident_bytes"]) == (True, 0)
+    assert job.ask() == before
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_restore_waits_for_what_fills_its_device_and_may_be_interrupted(
+    machine: Machine, job: Filed, interrupted: bool
+) -> None:
+    before, held = job.ask(), machine.folder / "held"
+    stop(machine, "night")
+    empty = machine.used()  # but for the context of the worker
+    machine.inject(f"fill.flowed hold {held}")
+    going = machine.begin("restore", *IMAGE, "--store", str(store_of(machine)))
+    until(lambda: held.exists() or None, PATIENCE, "the device is filled")
+    assert machine.until_state("llm", "running", "suspended") == "suspended"
+    time.sleep(0.2)
+    assert going.poll() is None
+    if interrupted:
+        going.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    held.unlink()
+    assert going.wait(PATIENCE) == (130 if interrupted else 0)
+    if interrupted:
+        assert machine.settled() == "suspended"
+        until(lambda: machine.used() == empty or None, PATIENCE, "nothing of it is on the device")
+        machine.come_back()
     assert job.ask() == before
 
 

@@ -66,10 +66,18 @@ SAID = [
             "leaves": False,
             "parked": None,
             "revives": None,
+            "fills": None,
         },
     ),
     (
-        daemon.Register("t", ("sh",), parks=True, parked=daemon.ParkedIn("/store", "parked"), revives=9),
+        daemon.Register(
+            "t",
+            ("sh",),
+            parks=True,
+            parked=daemon.ParkedIn("/store", "parked"),
+            revives=9,
+            fills=daemon.ParkedIn("/s", "x"),
+        ),
         {
             "token": "t",
             "argv": ["sh"],
@@ -82,6 +90,7 @@ SAID = [
             "leaves": False,
             "parked": {"store": "/store", "image": "parked"},
             "revives": 9,
+            "fills": {"store": "/s", "image": "x"},
         },
     ),
     (supervisor.Park("/store", "parked", 0.5), {"store": "/store", "image": "parked", "stood_s": 0.5}),

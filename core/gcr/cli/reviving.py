@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr.cli import parts
 from gcr.cli.asking import asked
@@ -25,6 +26,7 @@ class Reviving(Struct, frozen=True):
     """The way back of the processes of an image.
 
     attach: stay their parent in the foreground · began: the command, by the monotonic clock
+    in_place: the job comes back on the devices that it left
 
     looked      CRIU works here
     brought     their memory is in a folder, each byte compared with its name
@@ -37,6 +39,7 @@ class Reviving(Struct, frozen=True):
     store: str | None
     attach: bool
     began: float
+    in_place: bool = False
     _marks: dict[str, float] = field(default_factory=dict)
 
     def bring_back(self, found: Revivable, then: Callable[[], int]) -> int:
@@ -71,7 +74,7 @@ class Reviving(Struct, frozen=True):
         asked(self.options, self.store, lambda store: bring(self.image, folder, store), look)
         self._mark("brought")
         kept = KeptImage(str(store_of(self.image, self.store)), self.image, bool(self.options.key().key()))
-        revival = revival_in(folder, criu, kept)
+        revival = replace(revival_in(folder, criu, kept), in_place=self.in_place)
         stopped, decision = revival.stopped, revival.stopped.decision
         revival.refuse_impossible(None if self.attach else str(runs.log_path(job, runs.identifier(stopped.token))))
         self._mark("compared")

@@ -1,24 +1,29 @@
 """Device memory of jobs that are on their way here: workers fill it while the images of the rounds come in.
 
-The restore takes it if all of it is there as in that very image (its seal). Else it reads the image, as any restore
-does. The memory goes with a failure, with the migration's record, with its worker, and where a program needs the room.
+So do they for a stopped job while CRIU makes its processes. The restore takes the memory if all of it is there as in
+that very image (its seal). Else it reads the image, as any restore does. The memory goes with a failure, with the
+migration's record, with its worker, and where a program needs the room.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import Event, Lock
 
 from msgspec import Struct, field
 
+from gcr.api.events import ProgressEvent
 from gcr.engine.tidying import quietly
 from gcr.errors import NoRecord
 from gcr.job.migrations import Migrations, Stage
 from gcr.peers.image import ImagePeer
 from gcr.peers.worker import WorkerPeer
+from gcr.protocol.operations.worker import Moved
 
 log = logging.getLogger("gcr.daemon")
+
+LOOK_S = 0.05
 
 Place = tuple[int, str]  # pid in the image, and the device that the bytes left
 
@@ -26,14 +31,18 @@ Place = tuple[int, str]  # pid in the image, and the device that the bytes left
 class Coming(Struct, eq=False):
     """The memory of one job. `workers`: those that hold some of it, by place · `whole`: the seal of the image in it.
 
-    helper: knows the names of the chunks that are there · marks: end with the memory
+    helper: knows the names of the chunks that are there · marks: end with the memory · moved: the copies of a fill
     over: set once it is not wanted any more; a fill under way ends then · lock: held by a fill, and by a taker
+    is_wanted: None for that of a migration, which its record tells · told: the progress of a fill, for a taker
     """
 
     id: str
+    is_wanted: Callable[[], bool] | None = None
     workers: dict[Place, WorkerPeer] = field(default_factory=dict)
     whole: bytes = b""
     helper: ImagePeer | None = None
+    moved: dict[Place, Moved] = field(default_factory=dict)
+    told: ProgressEvent | None = None
     marks: ExitStack = field(default_factory=ExitStack)
     over: Event = field(default_factory=Event)
     lock: Lock = field(default_factory=Lock)
@@ -49,6 +58,12 @@ class Coming(Struct, eq=False):
                 return None
             del self.workers[pid, device]
             return self.hold(pid)
+
+    def await_fill(self, look: Callable[[], object]) -> None:
+        """Waits until no fill is under way. `look`: called meanwhile; what it raises ends the wait."""
+        while not self.lock.acquire(timeout=LOOK_S):
+            look()
+        self.lock.release()
 
     def helper_that_knows(self) -> ImagePeer | None:
         """Returns the helper that has filled the memory, the caller's from then on; None where it is not whole."""
@@ -76,12 +91,12 @@ class AllComing(Struct):
     _by_job: dict[str, Coming] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
-    def of(self, job: str, id: str) -> Coming:
-        """Returns that of a migration, which is begun where there is none."""
+    def of(self, job: str, id: str, is_wanted: Callable[[], bool] | None = None) -> Coming:
+        """Returns that of a migration or, where it `is_wanted`, of a stopped job; it is begun where there is none."""
         with self._lock:
             known = self._by_job.get(job)
             if known is None or known.id != id:
-                former, known = known, Coming(id)
+                former, known = known, Coming(id, is_wanted)
                 self._by_job[job] = known
             else:
                 former = None
@@ -129,7 +144,7 @@ class AllComing(Struct):
     def settle(self) -> None:
         """Gives up what belongs to no migration any more. Raises nothing."""
         for job, known in self._all().items():
-            if not is_arriving(job, known.id):
+            if not (known.is_wanted() if known.is_wanted else is_arriving(job, known.id)):
                 self.drop(job, known.id)
 
     def _all(self) -> Mapping[str, Coming]:

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from gcr.daemon import survivors
 from gcr.daemon.arrivals import Arrivals
+from gcr.daemon.commands import fill_ahead
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.images.opened import readers_of
 from gcr.daemon.jobs import Job
@@ -45,6 +46,8 @@ class SupervisorDesk(Struct):
             self.job = self.arrivals.supervisor(self.peer, asked)
             if asked.revives:
                 self.node.fleet.expect_readers(readers_of(asked.revives))
+            if asked.revives and asked.fills:
+                fill_ahead.begin(self.node, self.job, asked.fills, asked.revives)
             return Answer(Registered(self.job.name, contained=not shares_namespaces(self.peer.pid, ("pid",))))
 
     def _started(self, asked: Started, _fds: list[int], _request: Request) -> None:

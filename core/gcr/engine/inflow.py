@@ -90,6 +90,10 @@ class Imaged(Flowing, Protocol):
         """Returns the hold of memory that the worker has filled with this image already, once; None without any."""
         ...
 
+    def came(self, pid: int, device: str) -> Moved | None:
+        """Returns the copy to such memory where it is a part of this restore; None for that of a migration."""
+        ...
+
 
 class Inflow(Struct):
     """One loading of an image. `copy_s`: the longest copy of a slot. `done`: bytes and seconds of each copy."""

@@ -74,6 +74,7 @@ class Supervisor:
         self.diary = Diary(self.token)
 
     def describe(self) -> Register:
+        coming = None if self.child else self.spec.revival
         return Register(
             token=self.token,
             argv=self.spec.argv,
@@ -85,7 +86,8 @@ class Supervisor:
             parks=self.spec.reviver is not None,
             parked=self.parking.parked,
             leaves=True,
-            revives=self.spec.revival.device_bytes if self.spec.revival and not self.child else None,
+            revives=coming.device_bytes if coming else None,
+            fills=coming.fills if coming else None,
         )
 
     def simulated_world(self) -> dict[str, str]:

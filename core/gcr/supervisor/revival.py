@@ -16,7 +16,7 @@ from gcr.criu import tree
 from gcr.criu.tree import SavedTree
 from gcr.job.decisions import KeptImage, text_of
 from gcr.job.stopped import StoppedJob
-from gcr.protocol.operations.daemon import Remade, Revived
+from gcr.protocol.operations.daemon import ParkedIn, Remade, Revived
 from gcr.protocol.operations.operation import Nothing, Operation
 
 RESTORE_S, RESTORE_BYTES_PER_S = 60.0, 100e6  # CRIU's time, and more for each byte
@@ -45,6 +45,7 @@ class Revival(Struct, frozen=True):
     """A job in a folder, as `gcr checkpoint --stop` has left it in its image.
 
     criu: the program · folder: with CRIU's files · image: where its device memory is · plugins: of CRIU's
+    in_place: it comes back on the devices that it left
     """
 
     criu: Path
@@ -53,6 +54,18 @@ class Revival(Struct, frozen=True):
     saved: SavedTree
     image: KeptImage
     plugins: Sequence[Path] = ()
+    in_place: bool = False
+
+    @property
+    def fills(self) -> ParkedIn | None:
+        """The image that the devices may be filled with before the processes are there; None for none.
+
+        The daemon has no key of an encrypted store. A process that copies by itself takes no memory of another.
+        """
+        copies = any(each.copied_out for each in self.stopped.decision.processes)
+        if self.image.encrypted or copies or not self.in_place or not self.device_bytes:
+            return None
+        return ParkedIn(self.image.store, self.image.name)
 
     @property
     def device_bytes(self) -> int:

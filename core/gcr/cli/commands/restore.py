@@ -122,7 +122,7 @@ def command(
 
     if is_here(found.job):
         return restored()
-    reviving = Reviving(options, image, store, attach, began)
+    reviving = Reviving(options, image, store, attach, began, in_place=not devices)
     told = lambda report: replace(report, processes_s=reviving.phases())  # noqa: E731
     return reviving.bring_back(found, partial(restored, amended=told))
 

@@ -7,7 +7,8 @@ on a fill: where it fails the restore reads the last image whole.
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -20,7 +21,8 @@ from gcr.daemon.images.opened import OpenedImage
 from gcr.daemon.images.silence import WATCHED_S, Reading
 from gcr.engine.inflow import Inflow
 from gcr.engine.node import Course, World
-from gcr.errors import Interrupted, NoContext, PeerGone, typed
+from gcr.engine.side_by_side import side_by_side
+from gcr.errors import Interrupted, NoContext, PeerGone, WrongDevice, typed
 from gcr.faults import reach
 from gcr.image.chunks.lines import by_device
 from gcr.image.store.location import store_path
@@ -96,7 +98,11 @@ def fill(node: Coordinator, step: Fill, world: World, timeout: float, asked: Ask
 
 
 class Filling(Struct, frozen=True):
-    """One fill. `devices`: those that take the place of others, by UUID. The lock of `coming` is held."""
+    """One fill. `devices`: those that take the place of others, by UUID. The lock of `coming` is held.
+
+    place: of the image; None for the store of the daemon's user · others: helpers that read as well, beside the first
+    present: devices of the machine, where these are known; there is no worker for another one
+    """
 
     node: Coordinator
     coming: Coming
@@ -104,6 +110,9 @@ class Filling(Struct, frozen=True):
     world: World
     devices: Mapping[str, str]
     course: Course
+    place: StorePlace | None = None
+    others: Sequence[ImagePeer] = ()
+    present: Collection[str] | None = None
 
     def run(self, image: str) -> int:
         """Returns the bytes that were copied. Raises NoRoom, Damaged, PeerGone …, and releases nothing then."""
@@ -126,14 +135,19 @@ class Filling(Struct, frozen=True):
             if worker.handles.held(line.copy_name.hold) != lacking.ids_of[line.pid, line.device]:
                 raise PeerGone(f"device {worker.device} has not all of process {line.pid} any more")
         coming.whole = opened.manifest.seal()
+        copies = {(line.pid, worker.device): (line.pid, line.device) for line, worker in lines}
+        coming.moved = {copies[copy]: moved for copy, moved in inflow.done.items()}
         return sum(each.bytes for each in inflow.done.values())
 
     def _opened(self, image: str) -> OpenedImage:
-        place, course, patience = StorePlace(str(store_path())), self.course, self.node.config.store_s
+        place, course, patience = self.place or StorePlace(str(store_path())), self.course, self.node.config.store_s
         helper, left = self._helper(), course.left(patience) + WATCHED_S
         manifest = helper.manifest(place, image, left, Reading(place.path, course, patience))
-        helper.open(place, manifest, left, Reading(place.path, course, patience))
-        return OpenedImage(manifest, [helper], place.path, course, patience)
+        helpers = [helper, *self.others]
+        side_by_side(
+            partial(each.open, place, manifest, left, Reading(place.path, course, patience)) for each in helpers
+        )
+        return OpenedImage(manifest, helpers, place.path, course, patience)
 
     def _helper(self) -> ImagePeer:
         coming = self.coming
@@ -171,8 +185,10 @@ class Filling(Struct, frozen=True):
         return image.helpers[0].lacking(line.pid, line.device, kept, most, left, reading)
 
     def _worker(self, device: str) -> WorkerPeer:
-        """Raises NoContext where the device has no room for one."""
+        """Raises NoContext where the device has no room for one, WrongDevice where there is no such device."""
         node, limit = self.node, self.node.config.worker_start_s
+        if self.present is not None and device not in self.present:
+            raise WrongDevice(f"there is no device {device} here")
         worker = node.worker(self.world, device)
         with node.turns.making([device], limit):
             if not worker.attach(limit):

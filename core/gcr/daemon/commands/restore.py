@@ -165,8 +165,8 @@ class Attempt(Struct, frozen=True):
         start = partial(node.fleet.image_helper, acting(job, self.request, self.asked.caller))
         coming = node.residents.arriving.known(job.name)
         with (
-            opened(source, owners, start, course, node.config.store_s, unhurried, decision, coming) as image,
             node.residents.arriving.ended_by(job.name, coming),
+            opened(source, owners, start, course, node.config.store_s, unhurried, decision, coming) as image,
         ):
             done = Restore(job.name, targets, decision, node, course, image, orphaned=left)
             carry_out(node, job, plan_of(done), targets)

@@ -28,6 +28,7 @@ from gcr.job.decisions import DecisionRecord
 from gcr.peers.image import ImagePeer, StorePlace
 from gcr.peers.worker import WorkerPeer
 from gcr.processes import ProcessIdentity, alive
+from gcr.protocol.operations.worker import Moved
 from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.daemon")
@@ -41,6 +42,7 @@ class OpenedImage:
 
     pids: in the image's tables, by the present ones where these are others
     coming: memory that may have been filled with this image · open_later: opens it, before anything is read
+    moved: the copies to memory that was filled while the processes were made, and taken
     """
 
     manifest: Manifest
@@ -51,6 +53,7 @@ class OpenedImage:
     pids: Mapping[int, int] = field(default_factory=dict)
     coming: Coming | None = None
     open_later: Callable[[], object] | None = None
+    moved: dict[LineKey, Moved] = field(default_factory=dict)
     _opening: Lock = field(default_factory=Lock)
     _lines: Mapping[LineKey, ImagedLine] = field(init=False)
 
@@ -99,7 +102,14 @@ class OpenedImage:
         coming = self.coming
         if coming is None or coming.whole != self.manifest.seal():
             return None
-        return coming.taken(self._imaged(pid), device, worker)
+        place = self._imaged(pid), device
+        hold = coming.taken(*place, worker)
+        if hold and coming.is_wanted and place in coming.moved:
+            self.moved[place] = coming.moved[place]
+        return hold
+
+    def came(self, pid: int, device: str) -> Moved | None:
+        return self.moved.get((self._imaged(pid), device))
 
     def _open(self) -> None:
         with self._opening:
@@ -151,8 +161,10 @@ def opened(
         return helpers[-1]
 
     try:
-        if coming and (knows := coming.helper_that_knows()):
-            helpers.append(knows)
+        if coming:
+            coming.await_fill(partial(_look, coming, course))
+            if knows := coming.helper_that_knows():
+                helpers.append(knows)
         manifest, pids = _looked_at(*asked, targets, helpers[0] if helpers else started(), course, patience, decision)
         open_all = partial(_open_all, manifest, asked[1], helpers[0], started, course, patience)
         there = coming is not None and coming.whole == manifest.seal()
@@ -211,6 +223,13 @@ def _looked_at(
     pids = decision.imaged if decision and revived else {}
     _refuse_other_processes(manifest, targets, revived, pids)
     return manifest, pids
+
+
+def _look(coming: Coming, course: Course) -> None:
+    """Tells of a fill that is under way. Raises Interrupted, DeadlinePassed."""
+    course.left(NO_TIMEOUT)
+    if coming.told:
+        course.progress(coming.told)
 
 
 def _left(course: Course) -> float:

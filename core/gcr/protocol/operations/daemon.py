@@ -29,7 +29,7 @@ class Register(Operation[Registered], frozen=True):
 
     parks: this supervisor stays without its program, and brings it back · parked: it does so now
     leaves: it knows `Leave` · revives: it makes the job's processes again, with so many bytes of device memory, and the
-    restore from an image follows
+    restore from an image follows · fills: that image, where the devices may be filled with its bytes meanwhile
     """
 
     op = "register"
@@ -45,6 +45,7 @@ class Register(Operation[Registered], frozen=True):
     parked: ParkedIn | None = None
     leaves: bool = False
     revives: int | None = None
+    fills: ParkedIn | None = None
 
 
 class Started(Operation[Nothing], frozen=True):
