@@ -5,12 +5,12 @@
 Each node has a store, an exchange and a pull, which are processes of this machine. A token bucket in each bounds what a
 node sends and what it receives, and so stands for the node's link. The bound is the image's bytes by the rate: no node
 can have the image earlier. `copies`: bytes of packs that the source sent, by those of the image. Connections use TLS,
-with a certificate made for the run, unless `--plain`. All processes share the cores: `cpu_s` is what they took. Where
+with a certificate made for the run, unless `--plain`. All processes share the cores: `cpu_s` is what they took, without
+their start; `cpu_s_a_gb`: for each GB that arrived. Where
 cores are too slow for the links, a lower rate with smaller pieces (`--piece-kib`) has as many pieces as a larger image.
 """
 
 import argparse
-import asyncio
 import json
 import mmap
 import os
@@ -52,28 +52,23 @@ class Bucket:
 def offer(store: Path, rate: float, files: Sequence[str]) -> None:
     """An exchange alone in this process. Prints its port; at the end of its input, what it sent and took."""
     from gcr.image.exchange.address import server_tls
-    from gcr.image.exchange.loop import new_loop
     from gcr.image.exchange.server import Exchange, Listening
     from gcr.listening import listening
 
     link = Bucket(rate)
 
     class Bounded(Exchange):
-        async def send(self, answer: Any, data: bytes) -> None:
-            await asyncio.sleep(link.wait_s(len(data)))
-            await super().send(answer, data)
+        def send(self, visit: Any, data: memoryview) -> None:
+            time.sleep(link.wait_s(len(data)))
+            super().send(visit, data)
 
-    async def serve() -> None:
-        with listening("127.0.0.1", 0, "") as sock:
-            tls = server_tls(*map(Path, files)) if files else None
-            exchange = Bounded(store, Listening(sock, tls, TOKEN))
-            async with exchange:
-                print(sock.getsockname()[1], flush=True)
-                await asyncio.to_thread(sys.stdin.readline)
-            print(json.dumps({"sent": exchange.sent, "cpu_s": cpu_s()}), flush=True)
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(serve())
+    with listening("127.0.0.1", 0, "") as sock:
+        tls = server_tls(*map(Path, files)) if files else None
+        with Bounded(store, Listening(sock, tls, TOKEN)) as exchange:
+            used = cpu_s()
+            print(sock.getsockname()[1], flush=True)
+            sys.stdin.readline()
+        print(json.dumps({"sent": exchange.sent, "cpu_s": cpu_s() - used}), flush=True)
 
 
 def pull(store: Path, rate: float, files: Sequence[str], ports: Sequence[int], piece: int) -> None:
@@ -95,9 +90,10 @@ def pull(store: Path, rate: float, files: Sequence[str], ports: Sequence[int], p
     addresses = [PeerAddress("127.0.0.1", port, bool(files)) for port in ports]
     peers = Peers(addresses, TOKEN, client_tls(Path(files[0]) if files else None))
     print("ready", flush=True)
+    used = cpu_s()
     sys.stdin.readline()
     moved = pull_from_peers(store, NAME, peers, None, Transfer("pull"), PLAIN)
-    print(json.dumps({"at": time.monotonic(), "bytes": moved.bytes_moved, "cpu_s": cpu_s()}), flush=True)
+    print(json.dumps({"at": time.monotonic(), "bytes": moved.bytes_moved, "cpu_s": cpu_s() - used}), flush=True)
 
 
 def cpu_s() -> float:
@@ -189,10 +185,16 @@ def measured(folder: Path, nodes: int, size: int, rate: float, piece: int = MIB,
         "copies": sent[0]["sent"] / total,
         "copies_by_node": sorted(each["sent"] / total for each in sent[1:]),
         "cpu_s": sum(each["cpu_s"] for each in (*ends, *sent)),
+        "cpu_s_a_gb": {"giving": _a_gb(sent, nodes * total), "taking": _a_gb(ends, nodes * total)},
         "cores": os.cpu_count(),
         "load": os.getloadavg(),
         "date": time.strftime("%F"),
     }
+
+
+def _a_gb(found: Sequence[dict[str, Any]], size: int) -> float:
+    """Returns the seconds of a core that these processes took for each GB of `size` bytes."""
+    return float(sum(each["cpu_s"] for each in found)) / size * 1e9
 
 
 def main() -> None:

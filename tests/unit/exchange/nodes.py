@@ -1,18 +1,15 @@
-"""Nodes of an exchange for tests: a store and its server, in a thread of this process, on the loopback address."""
+"""Nodes of an exchange for tests: a store and its server, in threads of this process, on the loopback address."""
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from ssl import SSLContext
 
-from aiohttp import web
-
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.exchange.address import PeerAddress, client_tls
-from gcr.image.exchange.loop import new_loop
+from gcr.image.exchange.door import Visit
 from gcr.image.exchange.pulling import MovedFromPeers, Peers, pull_from_peers
 from gcr.image.exchange.server import Exchange, Listening
 from gcr.image.remote.transfer import Transfer
@@ -32,12 +29,10 @@ class Node(Exchange):
     change: Sent = staticmethod(lambda data: data)
     pause = 0.0  # seconds before each part of an answer
 
-    async def send(self, answer: web.StreamResponse, data: bytes) -> None:
-        changed = self.change(data)
-        if changed == b"stall":
-            await asyncio.sleep(60)
-        await asyncio.sleep(self.pause)
-        await super().send(answer, changed)
+    def send(self, visit: Visit, data: memoryview) -> None:
+        changed = self.change(bytes(data))
+        self._ending.wait(60 if changed == b"stall" else self.pause)
+        super().send(visit, memoryview(changed))
 
 
 class Running:
@@ -68,34 +63,22 @@ def running(
     """Runs a node within the block, or until its `end`."""
     with listening("127.0.0.1", port, "") as sock:
         address = PeerAddress("127.0.0.1", sock.getsockname()[1], tls is not None)
-        begun, made = threading.Event(), list[Node]()
-        loop, ending = new_loop(), asyncio.Event()
-
-        async def serve() -> None:
-            node = Node(store, Listening(sock, tls, token))
-            if change:
-                node.change = change  # type: ignore[method-assign]
-            node.pause = pause
-            made.append(node)
-            async with node:
-                begun.set()
-                await ending.wait()
-
-        thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-        thread.start()
-        assert begun.wait(10)
+        node, once = Node(store, Listening(sock, tls, token)), threading.Lock()
+        node.pause = pause
+        if change:
+            node.change = change  # type: ignore[method-assign]
+        stack = ExitStack()
+        stack.enter_context(node)
 
         def end() -> None:
-            with suppress(RuntimeError):  # it has ended
-                loop.call_soon_threadsafe(ending.set)
-            thread.join()
-            sock.close()
+            with once:
+                stack.close()
+                sock.close()
 
         try:
-            yield Running(made[0], address, end)
+            yield Running(node, address, end)
         finally:
             end()
-            loop.close()
 
 
 @cache

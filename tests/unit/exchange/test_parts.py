@@ -1,8 +1,9 @@
 """Parts of the exchange by themselves: spans, notes of a pull, turns, and what is known of a giver."""
 
-import asyncio
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -118,14 +119,17 @@ def test_turns_come_in_order_and_a_long_one_keeps_no_other_waiting(monkeypatch: 
     monkeypatch.setattr(turns, "TURN_S", 0.05)
     done = list[str]()
 
-    async def take(line: Turns, name: str, seconds: float) -> None:
-        async with line.turn():
-            await asyncio.sleep(seconds)
+    line = Turns()
+
+    def take(name: str, seconds: float) -> None:
+        with line.turn():
+            time.sleep(seconds)
             done.append(name)
 
-    async def all_of_them() -> None:
-        line = Turns()
-        await asyncio.gather(take(line, "slow", 0.3), take(line, "a", 0.01), take(line, "b", 0.0))
-
-    asyncio.run(all_of_them())
+    threads = [threading.Thread(target=take, args=given) for given in (("slow", 0.4), ("a", 0.01), ("b", 0.0))]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.01)
+    for thread in threads:
+        thread.join(10)
     assert done == ["a", "b", "slow"]

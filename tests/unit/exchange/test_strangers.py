@@ -3,6 +3,7 @@
 import http.client
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,18 +103,49 @@ def test_links_and_pipes_in_the_place_of_files_are_not_followed(store: Store, no
     assert asked(node, f"{IMAGES}link.json", RIGHT)[:2] == (404, b"")
 
 
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n", b"GET /1/mark HTTP/1.1\r\nAuthorization: "])
+@pytest.mark.parametrize("secret", [False, True], ids=["plain", "tls"])
 def test_a_connection_that_shows_no_token_is_closed(
-    store: Store, node: Running, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes, secret: bool
 ) -> None:
+    """One that sends a byte now and then, too."""
     monkeypatch.setattr(door, "GREETING_S", 0.2)
-    with socket.create_connection(("127.0.0.1", node.address.port), timeout=10) as silent:
-        silent.sendall(b"GET / HTTP/1.1\r\n")
+    tls = server_tls(*certificate(tmp_path)) if secret else None
+    with (
+        running(store.path, tls=tls) as node,
+        socket.create_connection(("127.0.0.1", node.address.port), timeout=0.05) as slow,
+    ):
+        slow.sendall(said)
         began = time.monotonic()
-        try:
-            assert silent.recv(100) == b""
-        except ConnectionResetError:
-            pass
-        assert time.monotonic() - began < 5
+        while not has_ended(slow):
+            assert time.monotonic() - began < 5
+
+
+def has_ended(slow: socket.socket) -> bool:
+    try:
+        slow.send(b"\x16")
+        return slow.recv(100) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_a_head_without_an_end_is_refused(store: Store, node: Running) -> None:
+    with socket.create_connection(("127.0.0.1", node.address.port), timeout=10) as made:
+        made.sendall(b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 4096)
+        assert made.recv(1 << 16).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def test_an_exchange_that_ends_takes_its_connections_along(store: Store, node: Running) -> None:
+    made = http.client.HTTPConnection("127.0.0.1", node.address.port, timeout=10)
+    made.request("GET", MARK, headers=RIGHT)
+    made.getresponse().read()
+    rested = made.sock
+    node.end()
+    assert rested.recv(100) == b""
+    made.close()
+    assert [each.name for each in threading.enumerate() if each.name in ("gcr-visit", "gcr-exchange")] == []
 
 
 def test_connections_beyond_the_limit_are_closed(store: Store, node: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,56 @@
+"""Heads of requests and answers: so much of HTTP/1.1 as wire.py has, and no more.
+
+A head is one line, lines with a field each, and an empty line. Both ends are gcr's. So a head that is anything else is
+refused, rather than guessed at: an older version, a folded line, a body whose length is not told before.
+"""
+
+import re
+from collections.abc import Mapping
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Self
+
+from msgspec import Struct
+
+MOST_HEAD = 16 << 10  # bytes
+END = b"\r\n\r\n"
+_REQUEST = re.compile(rb"([A-Z]{1,16}) ([!-~]{1,8000}) HTTP/1\.1\Z")
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*\Z")
+_SIZE = re.compile(r"[0-9]{1,18}\Z")
+_HEADERS = {"Server": "gcr", "Content-Type": "application/octet-stream"}
+
+
+class Head(Struct, frozen=True):
+    """The head of a request. `fields`: by name in lower case · `size`: bytes of the body that follows"""
+
+    method: str
+    path: str
+    fields: Mapping[str, str]
+    size: int
+
+    @classmethod
+    def parsed(cls, text: bytes) -> Self:
+        """Reads a head without its empty line. Raises ValueError for what is no request of a node."""
+        first, *rest = text.split(b"\r\n")
+        begin = _REQUEST.match(first)
+        found = [_FIELD.match(line) for line in rest]
+        if not begin or not all(found):
+            raise ValueError("no request")
+        pairs = [(each[1].decode().lower(), each[2].decode("latin-1")) for each in found if each]
+        fields = dict(pairs)
+        size = fields.get("content-length", "0")
+        if len(fields) < len(pairs) or "transfer-encoding" in fields or not _SIZE.match(size):
+            raise ValueError("a body whose length is not told")
+        return cls(begin[1].decode(), begin[2].decode(), fields, int(size))
+
+    @property
+    def is_last(self) -> bool:
+        """Returns whether the connection is to end after the answer."""
+        return self.fields.get("connection", "").lower() == "close"
+
+
+def answer_head(status: int, size: int, more: Mapping[str, str] | None = None) -> bytes:
+    """Returns the head of an answer with a body of `size` bytes."""
+    fields = {**_HEADERS, "Date": formatdate(usegmt=True), "Content-Length": str(size), **(more or {})}
+    lines = (f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {text}" for name, text in fields.items()))
+    return "\r\n".join(lines).encode() + END

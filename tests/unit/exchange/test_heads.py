@@ -1,0 +1,62 @@
+"""Heads of requests: what a node sends is read, anything else is refused and never guessed at."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcr.image.exchange.heads import Head, answer_head
+
+WHOLE = b'GET /1/packs/ab HTTP/1.1\r\nHost: a\r\nRange: bytes=0-9 \r\nIf-Match:\t"x"'
+
+
+def test_a_head_is_read() -> None:
+    head = Head.parsed(WHOLE)
+    assert (head.method, head.path, head.size, head.is_last) == ("GET", "/1/packs/ab", 0, False)
+    assert head.fields == {"host": "a", "range": "bytes=0-9", "if-match": '"x"'}
+    last = Head.parsed(b"POST /1/look HTTP/1.1\r\nContent-Length: 12\r\nConnection: Close")
+    assert (last.size, last.is_last) == (12, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"GET /",
+        b"GET / HTTP/1.0",
+        b"GET / HTTP/1.1 ",
+        b"GET /a b HTTP/1.1",
+        b"get / HTTP/1.1",
+        b"GET / HTTP/1.1\nHost: a",
+        b"GET / HTTP/1.1\r\nHost",
+        b"GET / HTTP/1.1\r\nHost : a",
+        b"GET / HTTP/1.1\r\nHost: a\r\n folded",
+        b"GET / HTTP/1.1\r\nHost: a\x00",
+        b"GET / HTTP/1.1\r\nRange: a\r\nrange: b",
+        b"POST / HTTP/1.1\r\nContent-Length: -1",
+        b"POST / HTTP/1.1\r\nContent-Length: 1e3",
+        b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 30,
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked",
+        b"GET /" + b"x" * 9000 + b" HTTP/1.1",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+def test_what_is_no_request_of_a_node_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"no request|not told"):
+        Head.parsed(text)
+
+
+@given(st.binary(max_size=80), st.integers(0, len(WHOLE)))
+def test_no_bytes_do_anything_else_than_be_refused(noise: bytes, at: int) -> None:
+    for text in (noise, WHOLE[:at] + noise + WHOLE[at:]):
+        try:
+            head = Head.parsed(text)
+        except ValueError:
+            continue
+        assert all(name == name.lower() and "\r" not in value + name for name, value in head.fields.items())
+
+
+def test_an_answer_has_its_length_and_what_is_asked_for() -> None:
+    text = answer_head(401, 0, {"Connection": "close"}).decode()
+    first, *rest = text.split("\r\n")
+    assert (first, rest[-2:]) == ("HTTP/1.1 401 Unauthorized", ["", ""])
+    assert {"Server: gcr", "Content-Length: 0", "Connection: close"} <= {*rest}
