@@ -6,8 +6,8 @@ Each node has a store, an exchange and a pull, which are processes of this machi
 node sends and what it receives, and so stands for the node's link. The bound is the image's bytes by the rate: no node
 can have the image earlier. `copies`: bytes of packs that the source sent, by those of the image. Connections use TLS,
 with a certificate made for the run, unless `--plain`. All processes share the cores: `cpu_s` is what they took, without
-their start; `cpu_s_a_gb`: for each GB that arrived. Where
-cores are too slow for the links, a lower rate with smaller pieces (`--piece-kib`) has as many pieces as a larger image.
+their start; `cpu_s_a_gb`: for each GB that arrived. Where cores are too slow for the links, a lower rate with smaller
+pieces (`--piece-kib`) has as many pieces as a larger image. `--nodes 1 --mb-per-s 0`: one node's pull.
 """
 
 import argparse
@@ -35,18 +35,21 @@ LEAST_S = 0.01  # a shorter sleep costs more than it is worth
 
 
 class Bucket:
-    """A link of so many bytes a second, in one direction."""
+    """A link of so many bytes a second, in one direction; of 0: no link at all."""
 
     def __init__(self, rate: float) -> None:
         self._rate, self._free_at, self._lock = rate, 0.0, threading.Lock()
 
-    def wait_s(self, size: int) -> float:
-        """Returns the seconds until the link has carried so many more bytes."""
+    def carry(self, size: int) -> None:
+        """Waits until the link has carried so many more bytes."""
+        if not self._rate:
+            return
         with self._lock:
             now = time.monotonic()
             self._free_at = max(self._free_at, now - BURST_S) + size / self._rate
             left = self._free_at - now
-        return left if left > LEAST_S else 0.0
+        if left > LEAST_S:
+            time.sleep(left)
 
 
 def offer(store: Path, rate: float, files: Sequence[str]) -> None:
@@ -59,7 +62,7 @@ def offer(store: Path, rate: float, files: Sequence[str]) -> None:
 
     class Bounded(Exchange):
         def send(self, visit: Any, data: memoryview) -> None:
-            time.sleep(link.wait_s(len(data)))
+            link.carry(len(data))
             super().send(visit, data)
 
     with listening("127.0.0.1", 0, "") as sock:
@@ -81,12 +84,14 @@ def pull(store: Path, rate: float, files: Sequence[str], ports: Sequence[int], p
 
     link, real = Bucket(rate), lines.Line.part
 
-    def bounded(line: lines.Line, answer: Any, into: memoryview) -> int:
-        size = real(line, answer, into)
-        time.sleep(link.wait_s(size))
+    def bounded(line: lines.Line, made: Any, into: memoryview) -> int:
+        size = real(line, made, into)
+        link.carry(size)
         return size
 
-    lines.Line.part, coming.LEAST_PIECE = bounded, piece  # type: ignore[method-assign]
+    coming.LEAST_PIECE = piece
+    if rate:
+        lines.Line.part = bounded  # type: ignore[method-assign]
     addresses = [PeerAddress("127.0.0.1", port, bool(files)) for port in ports]
     peers = Peers(addresses, TOKEN, client_tls(Path(files[0]) if files else None))
     print("ready", flush=True)
@@ -171,7 +176,7 @@ def measured(folder: Path, nodes: int, size: int, rate: float, piece: int = MIB,
         for each in offers:
             each.say()
         sent = [json.loads(each.heard()) for each in offers]
-    took, bound = max(end["at"] for end in ends) - began, total / rate
+    took, bound = max(end["at"] for end in ends) - began, total / rate if rate else 0.0
     return {
         "nodes": nodes,
         "bytes": total,
@@ -202,7 +207,7 @@ def main() -> None:
     parser.add_argument("part", nargs="?", choices=("offer", "pull"), help=argparse.SUPPRESS)
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--mb-per-s", type=float, default=20.0)
+    parser.add_argument("--mb-per-s", type=float, default=20.0, help="of each link; 0: no links")
     parser.add_argument("--piece-kib", type=int, default=1024, help="the smallest piece; the product's is the default")
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--runs", type=int, default=1)

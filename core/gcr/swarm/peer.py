@@ -17,7 +17,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     long, twice as long after each further failure · stuck: the receiver gives up if nothing came for so long
     """
 
-    at_one: int = 4
+    at_one: int = 8
     requests: int = 8
     in_flight: int = 64 << 20
     look: float = 0.3

@@ -31,7 +31,8 @@ class Node(Exchange):
 
     def send(self, visit: Visit, data: memoryview) -> None:
         changed = self.change(bytes(data))
-        self._ending.wait(60 if changed == b"stall" else self.pause)
+        if self._ending.wait(60 if changed == b"stall" else self.pause):
+            raise ConnectionResetError("the node ends")
         super().send(visit, memoryview(changed))
 
 

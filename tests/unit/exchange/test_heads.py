@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcr.image.exchange.heads import Head, answer_head
+from gcr.image.exchange.heads import AnswerHead, Head, answer_head, request_head
 
 WHOLE = b'GET /1/packs/ab HTTP/1.1\r\nHost: a\r\nRange: bytes=0-9 \r\nIf-Match:\t"x"'
 
@@ -41,7 +41,7 @@ def test_a_head_is_read() -> None:
     ],
 )
 def test_what_is_no_request_of_a_node_is_refused(text: bytes) -> None:
-    with pytest.raises(ValueError, match=r"no request|not told"):
+    with pytest.raises(ValueError, match=r"no head|not told|there twice"):
         Head.parsed(text)
 
 
@@ -53,6 +53,13 @@ def test_no_bytes_do_anything_else_than_be_refused(noise: bytes, at: int) -> Non
         except ValueError:
             continue
         assert all(name == name.lower() and "\r" not in value + name for name, value in head.fields.items())
+
+
+def test_both_ends_read_each_other() -> None:
+    asked = Head.parsed(request_head("/1/packs/ab", "[::1]:7", {"Range": "bytes=0-9"})[:-4])
+    assert asked == Head("GET", "/1/packs/ab", {"host": "[::1]:7", "range": "bytes=0-9"}, 0)
+    assert AnswerHead.parsed(answer_head(206, 10)[:-4]) == AnswerHead(206, 10, False)
+    assert AnswerHead.parsed(answer_head(401, 0, {"Connection": "close"})[:-4]) == AnswerHead(401, 0, True)
 
 
 def test_an_answer_has_its_length_and_what_is_asked_for() -> None:

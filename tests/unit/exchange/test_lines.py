@@ -73,7 +73,8 @@ def read(address: PeerAddress, times: int = 1, pause: float = 0.0) -> list[bytea
             try:
                 found = []
                 for _ in range(times):
-                    found.append(await made.read("/packs/1", {}, len(BODY), lambda: None))
+                    found.append(bytearray(len(BODY)))
+                    await made.read("/packs/1", {}, memoryview(found[-1]), lambda: None)
                     await asyncio.sleep(pause)
                 return found
             finally:
@@ -134,7 +135,7 @@ def test_a_request_that_is_given_up_ends_at_once() -> None:
     async def ask(address: PeerAddress, begun: threading.Event) -> None:
         with ThreadPoolExecutor(1) as pool:
             made = Lines(address, None, of_the_system(), pool)
-            work = asyncio.create_task(made.read("/packs/1", {}, len(BODY), lambda: None))
+            work = asyncio.create_task(made.read("/packs/1", {}, memoryview(bytearray(len(BODY))), lambda: None))
             await asyncio.to_thread(begun.wait, 10)
             work.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -137,9 +137,9 @@ def test_what_an_earlier_pull_left_is_offered_by_the_next(
     store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with one(store, pause=0.05) as node:
-        ending_after(node, 10)
+        ending_after(node, 11)
         with pytest.raises(PiecesMissing):
-            pulled(other, [node], limits=Limits(stuck=1.0, rest=0.1, most_rest=0.2))
+            pulled(other, [node], limits=Limits(at_one=4, stuck=1.0, rest=0.1, most_rest=0.2))
     (pack,) = store.images.manifest("warm").packs
     transfer = Transfer("pull")
     with ExitStack() as stack:
@@ -274,9 +274,9 @@ def ending_after(node: Running, parts: int) -> None:
 
 def test_a_source_that_dies_leaves_what_came_for_the_next_pull(store: Store, other: Store) -> None:
     with one(store, pause=0.05) as node:
-        ending_after(node, 9)
+        ending_after(node, 11)
         with pytest.raises(PiecesMissing):
-            pulled(other, [node], limits=Limits(stuck=1.5, rest=0.1, most_rest=0.2))
+            pulled(other, [node], limits=Limits(at_one=4, stuck=1.5, rest=0.1, most_rest=0.2))
     with running(store.path) as node:
         assert pulled(other, [node]).bytes_moved < len(COMMON) + len(OWN)
     assert read(other, "warm") == [COMMON, OWN]

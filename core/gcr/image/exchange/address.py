@@ -44,13 +44,14 @@ class PeerAddress(Struct, frozen=True):
     @property
     def base(self) -> str:
         """Returns the beginning of a URL."""
-        return f"{'https' if self.tls else 'http'}://{self._place}"
+        return f"{'https' if self.tls else 'http'}://{self.place}"
 
     def __str__(self) -> str:
-        return f"{'tls' if self.tls else 'tcp'}://{self._place}"
+        return f"{'tls' if self.tls else 'tcp'}://{self.place}"
 
     @property
-    def _place(self) -> str:
+    def place(self) -> str:
+        """Returns host and port, as a URL has them."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 

@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
+import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from random import Random
 from typing import Any, TypeVar
 
 from gcr.exchangeerrors import PeerUnusable, PiecesMissing
+from gcr.image.disk.bounce import huge_buffer
 from gcr.image.exchange.giver import Giver
 from gcr.image.exchange.known import Known, Piece, Pieces
 from gcr.image.exchange.lines import NotSent
@@ -21,7 +24,7 @@ from gcr.swarm.swarm import Bring, Drop, Look, Swarm
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
-THREADS = 4
+THREADS = max(4, min(8, len(os.sched_getaffinity(0))))
 
 T = TypeVar("T")
 
@@ -34,6 +37,19 @@ class Hands:
         self._transfer = transfer
         self._working: set[asyncio.Future[Any]] = set()
         self._ended = True
+        self._spare = deque[memoryview]()
+
+    def memory(self, size: int) -> memoryview:
+        """Returns memory for a piece; new memory has to be cleared first, which takes as long as a copy."""
+        with suppress(IndexError):
+            found = self._spare.pop()
+            if len(found) >= size:
+                return found
+        return huge_buffer(size)
+
+    def spare(self, memory: memoryview) -> None:
+        """Takes memory back that no thread uses any more."""
+        self._spare.append(memory)
 
     async def do(self, work: Callable[..., T], *given: object) -> T:
         """Returns the result of `work`, which runs to its end even if the caller is cancelled."""
@@ -164,8 +180,9 @@ class Bringing:
 
     async def _bring(self, giver: Giver, number: int) -> None:
         piece = self._pieces.all[number]
+        memory = self._hands.memory(piece.size)
         try:
-            data = await giver.bring(piece.pack, piece.at, piece.size, self._moved)
+            data = await giver.bring(piece.pack, piece.at, memory[: piece.size], self._moved)
         except (NotSent, PeerUnusable) as error:
             log.info("%s: %s", giver.name, error)
             self._forget(giver)
@@ -173,12 +190,18 @@ class Bringing:
             return
         self._brought.bytes[giver.name] += piece.size
         try:
-            await self._hands.do(piece.take, memoryview(data))
+            await self._hands.do(self._take, piece, data, memory)
         except Damaged as error:
             self._distrust(giver.name, number, error)
             return
         if self._swarm.came(giver.name, number, time.monotonic()):
             self._came(piece)
+
+    def _take(self, piece: Piece, data: memoryview, memory: memoryview) -> None:
+        try:
+            piece.take(data)
+        finally:
+            self._hands.spare(memory)
 
     def _moved(self) -> None:
         self._swarm.moved(time.monotonic())

@@ -24,8 +24,11 @@ class Giver(Protocol):
 
     async def told(self, look: Look, packs: Mapping[str, Pack]) -> Told: ...
 
-    async def bring(self, pack: Pack, at: int, size: int, moved: Callable[[], object]) -> bytearray | memoryview:
-        """Returns bytes of a pack, as they came; calls `moved` for each part of them."""
+    async def bring(self, pack: Pack, at: int, memory: memoryview, moved: Callable[[], object]) -> memoryview:
+        """Returns as many bytes of a pack as the memory has, which may be used for them.
+
+        Calls `moved` as they come. Once it has raised, a thread may still write to the memory.
+        """
 
 
 class Node:
@@ -53,9 +56,10 @@ class Node:
             except ValueError as error:
                 raise NotSent(f"it answers with something else: {error}") from error
 
-    async def bring(self, pack: Pack, at: int, size: int, moved: Callable[[], object]) -> bytearray | memoryview:
-        headers = {"Range": f"bytes={at}-{at + size - 1}", "If-Match": f'"{pack.seal.hex()}"'}
-        return await self._lines.read(f"{PACKS}{pack.id}", headers, size, moved)
+    async def bring(self, pack: Pack, at: int, memory: memoryview, moved: Callable[[], object]) -> memoryview:
+        headers = {"Range": f"bytes={at}-{at + len(memory) - 1}", "If-Match": f'"{pack.seal.hex()}"'}
+        await self._lines.read(f"{PACKS}{pack.id}", headers, memory, moved)
+        return memory
 
     async def _whole(self, path: str, most: int) -> bytes | None:
         async with _sent(self.name), self._session.get(f"{self._base}{path}") as answer:
@@ -81,10 +85,10 @@ class Bucket:
                     self._there[id] = await asyncio.to_thread(self._has, packs[id])
         return Told({id: ToldPack(whole=True) for id in look.packs if self._there[id]})
 
-    async def bring(self, pack: Pack, at: int, size: int, moved: Callable[[], object]) -> bytearray | memoryview:
+    async def bring(self, pack: Pack, at: int, memory: memoryview, moved: Callable[[], object]) -> memoryview:
         with _answered():
             try:
-                return await asyncio.to_thread(self._remote.part, pack_path(pack), at, size)
+                return await asyncio.to_thread(self._remote.part, pack_path(pack), at, len(memory))
             except BaseException:
                 self._there.pop(pack.id, None)
                 raise

@@ -16,6 +16,7 @@ MOST_HEAD = 16 << 10  # bytes
 END = b"\r\n\r\n"
 _REQUEST = re.compile(rb"([A-Z]{1,16}) ([!-~]{1,8000}) HTTP/1\.1\Z")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*\Z")
+_ANSWER = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [ -~]*\Z")
 _SIZE = re.compile(r"[0-9]{1,18}\Z")
 _HEADERS = {"Server": "gcr", "Content-Type": "application/octet-stream"}
 
@@ -31,15 +32,9 @@ class Head(Struct, frozen=True):
     @classmethod
     def parsed(cls, text: bytes) -> Self:
         """Reads a head without its empty line. Raises ValueError for what is no request of a node."""
-        first, *rest = text.split(b"\r\n")
-        begin = _REQUEST.match(first)
-        found = [_FIELD.match(line) for line in rest]
-        if not begin or not all(found):
-            raise ValueError("no request")
-        pairs = [(each[1].decode().lower(), each[2].decode("latin-1")) for each in found if each]
-        fields = dict(pairs)
+        begin, fields = _read(text, _REQUEST)
         size = fields.get("content-length", "0")
-        if len(fields) < len(pairs) or "transfer-encoding" in fields or not _SIZE.match(size):
+        if "transfer-encoding" in fields or not _SIZE.match(size):
             raise ValueError("a body whose length is not told")
         return cls(begin[1].decode(), begin[2].decode(), fields, int(size))
 
@@ -49,8 +44,45 @@ class Head(Struct, frozen=True):
         return self.fields.get("connection", "").lower() == "close"
 
 
+class AnswerHead(Struct, frozen=True):
+    """The head of an answer. `size`: bytes of the body, None where it is not told · `is_last`: the connection ends"""
+
+    status: int
+    size: int | None
+    is_last: bool
+
+    @classmethod
+    def parsed(cls, text: bytes) -> Self:
+        """Reads a head without its empty line. Raises ValueError for what is no answer of a node."""
+        begin, fields = _read(text, _ANSWER)
+        size = fields.get("content-length", "")
+        told = "transfer-encoding" not in fields and _SIZE.match(size)
+        return cls(int(begin[1]), int(size) if told else None, fields.get("connection", "").lower() == "close")
+
+
+def _read(text: bytes, first: re.Pattern[bytes]) -> tuple[re.Match[bytes], Mapping[str, str]]:
+    """Returns the first line, and the fields by name. Raises ValueError for what is no such head."""
+    line, *rest = text.split(b"\r\n")
+    begin, found = first.match(line), [_FIELD.match(line) for line in rest]
+    if not begin or not all(found):
+        raise ValueError(f"this is no head: {text[:80]!r}")
+    pairs = [(each[1].decode().lower(), each[2].decode("latin-1")) for each in found if each]
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field that is there twice")
+    return begin, fields
+
+
+def request_head(path: str, host: str, more: Mapping[str, str]) -> bytes:
+    """Returns the head of a request that has no body."""
+    return _written(f"GET {path} HTTP/1.1", {"Host": host, **more})
+
+
 def answer_head(status: int, size: int, more: Mapping[str, str] | None = None) -> bytes:
     """Returns the head of an answer with a body of `size` bytes."""
     fields = {**_HEADERS, "Date": formatdate(usegmt=True), "Content-Length": str(size), **(more or {})}
-    lines = (f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {text}" for name, text in fields.items()))
-    return "\r\n".join(lines).encode() + END
+    return _written(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", fields)
+
+
+def _written(first: str, fields: Mapping[str, str]) -> bytes:
+    return "\r\n".join((first, *(f"{name}: {text}" for name, text in fields.items()))).encode("latin-1") + END

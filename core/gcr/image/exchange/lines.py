@@ -1,27 +1,27 @@
 """Connections to one peer for the bytes of packs, each read by a thread straight to where these bytes are to lie.
 
 An event loop decrypts and copies everything in one thread, at 0.5 GB/s. Threads wait, decrypt and copy without Python's
-lock.
+lock. But OpenSSL returns 16 KiB at most, and then a thread needs that lock. So the bytes of a body are read by nothing
+else than the socket: through http.client each took three times as long with the lock held.
 """
 
 import asyncio
-import http.client
 import socket
 import ssl
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from threading import Lock
 
 from gcr.exchangeerrors import PeerUnusable
 from gcr.image.exchange.address import PeerAddress
+from gcr.image.exchange.heads import END, MOST_HEAD, AnswerHead, request_head
 
 CONNECT_S = 5.0
 STALLED_S = 20.0  # an answer of which nothing came for so long is given up
 MOST_LINES = 64  # of all peers; more requests than that wait
-SLICE_BYTES = 256 << 10  # of an answer that are read at once
+_HEAD_BYTES = 4096  # that are read at once, before the body
 TELL_S = 0.2  # between two calls of `moved`
 
 
@@ -38,80 +38,95 @@ class Line:
     """One connection, made by the first request. One thread uses it at a time; `abort` may be called by another."""
 
     def __init__(self, address: PeerAddress, tls: ssl.SSLContext) -> None:
-        self._name = str(address)
-        if address.tls:
-            self._http: http.client.HTTPConnection = http.client.HTTPSConnection(
-                address.host, address.port, timeout=CONNECT_S, context=tls
-            )
-        else:
-            self._http = http.client.HTTPConnection(address.host, address.port, timeout=CONNECT_S)
+        self._name, self._address, self._tls = str(address), address, tls
+        self._socket: socket.socket | None = None
         self._lock, self._aborted = Lock(), False
 
     def read(self, path: str, headers: Mapping[str, str], into: memoryview, moved: Callable[[], object]) -> None:
         """Fills `into` with the answer. Raises NotSent, PeerUnusable; the connection is of no use then."""
         try:
-            with closing(self._answer(path, headers)) as answer:
-                self._refuse(answer, len(into))
-                self._fill(answer, into, moved)
+            made, head, came = self._answer(request_head(path, self._address.place, headers))
+            refuse_status(self._name, head.status)
+            if head.size != len(into) or len(came) > len(into):
+                raise NotSent(f"it answers with {head.size} bytes instead of {len(into)}")
+            into[: len(came)] = came
+            self._fill(made, into, len(came), moved)
+            if head.is_last:
+                self.close()
         except ssl.SSLError as error:
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise untrusted(self._name, error) from error
             raise NotSent(str(error)) from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            traceback.clear_frames(error.__traceback__)  # of http.client, which has the socket open there still
+        except (OSError, ValueError) as error:
             raise NotSent(str(error) or type(error).__name__) from error
 
-    def _fill(self, answer: http.client.HTTPResponse, into: memoryview, moved: Callable[[], object]) -> None:
-        at, told = 0, time.monotonic()
-        while at < len(into):
-            at += self.part(answer, into[at : at + SLICE_BYTES])
+    def _fill(self, made: socket.socket, into: memoryview, at: int, moved: Callable[[], object]) -> None:
+        told, end = time.monotonic(), len(into)
+        while at < end:
+            n = self.part(made, into[at:])
+            if not n:
+                raise NotSent(f"it broke off {end - at} bytes before its end")
+            at += n
             if time.monotonic() > told + TELL_S:
                 told = time.monotonic()
                 moved()
 
-    def part(self, answer: http.client.HTTPResponse, into: memoryview) -> int:
-        """Reads bytes of an answer. Raises NotSent where it ends, OSError."""
-        n = answer.readinto(into)
-        if not n:
-            raise NotSent(f"it broke off {answer.length} bytes before its end")
-        return n
+    def part(self, made: socket.socket, into: memoryview) -> int:
+        """Reads some bytes of a body; returns how many, 0 where it ends. Raises OSError."""
+        return made.recv_into(into, len(into))
 
     def abort(self) -> None:
         """Ends the request under way; its thread raises NotSent."""
         with self._lock:
             self._aborted = True
-            if self._http.sock:
+            if self._socket:
                 with suppress(OSError):
-                    self._http.sock.shutdown(socket.SHUT_RDWR)
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # ssl's own would first take TLS away
 
     def close(self) -> None:
-        self._http.close()
-
-    def _answer(self, path: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        """Asks, and once more where the peer has closed a connection that rested."""
-        rested = self._http.sock is not None
-        try:
-            return self._asked(path, headers)
-        except ConnectionError:
-            if not rested:
-                raise
-        self._http.close()
-        return self._asked(path, headers)
-
-    def _asked(self, path: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        if self._http.sock is None:
-            self._http.connect()
-            _patient(self._http.sock)
         with self._lock:
-            if self._aborted:
-                raise NotSent("the request was given up")
-        self._http.request("GET", path, headers=dict(headers))
-        return self._http.getresponse()
+            made, self._socket = self._socket, None
+        if made:
+            made.close()
 
-    def _refuse(self, answer: http.client.HTTPResponse, size: int) -> None:
-        refuse_status(self._name, answer.status)
-        if answer.length != size:
-            raise NotSent(f"it answers with {answer.length} bytes instead of {size}")
+    def _answer(self, asked: bytes) -> tuple[socket.socket, AnswerHead, bytes]:
+        """Asks, and once more where the peer has closed a connection that rested."""
+        if self._socket:
+            try:
+                return self._asked(self._socket, asked)
+            except ConnectionError:
+                self.close()
+        return self._asked(self._made(), asked)
+
+    def _asked(self, made: socket.socket, asked: bytes) -> tuple[socket.socket, AnswerHead, bytes]:
+        """Returns the head of the answer, and what came of its body with it. Raises OSError, ValueError."""
+        made.sendall(asked)
+        came = bytearray()
+        while (end := came.find(END)) < 0:
+            some = made.recv(_HEAD_BYTES)
+            if not some:
+                raise ConnectionResetError("the peer has closed the connection")
+            came += some
+            if len(came) > MOST_HEAD:
+                raise ValueError("it answers with a head that is too long")
+        return made, AnswerHead.parsed(bytes(came[:end])), bytes(came[end + len(END) :])
+
+    def _made(self) -> socket.socket:
+        """Connects. Raises OSError, NotSent where the request was given up meanwhile."""
+        made = socket.create_connection((self._address.host, self._address.port), CONNECT_S)
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._address.tls:
+                made = self._tls.wrap_socket(made, server_hostname=self._address.host)
+            made.settimeout(STALLED_S)
+            with self._lock:
+                if self._aborted:
+                    raise NotSent("the request was given up")
+                self._socket = made
+        except BaseException:
+            made.close()
+            raise
+        return made
 
 
 class Lines:
@@ -123,15 +138,15 @@ class Lines:
         self._resting: list[Line] = []
         self._working: dict[Line, asyncio.Future[None]] = {}
 
-    async def read(self, path: str, headers: Mapping[str, str], size: int, moved: Callable[[], object]) -> bytearray:
-        """Returns `size` bytes of an answer; calls `moved` as they come. Raises NotSent, PeerUnusable."""
-        loop, found = asyncio.get_running_loop(), bytearray(size)
+    async def read(self, path: str, headers: Mapping[str, str], into: memoryview, moved: Callable[[], object]) -> None:
+        """Fills `into` with an answer; calls `moved` as it comes. Raises NotSent, PeerUnusable."""
+        loop = asyncio.get_running_loop()
         line = self._resting.pop() if self._resting else Line(self._address, self._tls)
 
         def tell() -> None:
             loop.call_soon_threadsafe(moved)
 
-        work = loop.run_in_executor(self._pool, line.read, path, {**self._headers, **headers}, memoryview(found), tell)
+        work = loop.run_in_executor(self._pool, line.read, path, {**self._headers, **headers}, into, tell)
         self._working[line] = work
         try:
             await asyncio.shield(work)
@@ -140,7 +155,6 @@ class Lines:
             raise
         finally:
             work.add_done_callback(lambda done: self._over(line, done))
-        return found
 
     async def close(self) -> None:
         """Ends all requests, and closes all connections."""
@@ -157,11 +171,6 @@ class Lines:
             line.close()
         else:
             self._resting.append(line)
-
-
-def _patient(made: socket.socket | None) -> None:
-    if made:
-        made.settimeout(STALLED_S)
 
 
 def untrusted(name: str, error: Exception) -> PeerUnusable:

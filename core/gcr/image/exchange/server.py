@@ -35,7 +35,7 @@ from gcr.tokens import is_shown
 log = logging.getLogger(__name__)
 
 UNIT = 512 << 10  # bytes that are read and sent at once; each connection has so much in memory
-MOST_SENDING = 64  # answers with bytes of packs at once
+MOST_SENDING = 128  # answers with bytes of packs at once
 STALLED_S = 30.0  # a peer that takes none of a unit for so long is given up
 IDLE_S = 75.0  # between two requests of a connection
 BODY_S = 10.0

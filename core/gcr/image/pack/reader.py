@@ -170,8 +170,10 @@ class PackReader:
 
     def _compare_run(self, run: Run) -> int:
         block, size = self.extent(run)
+        stored = _BOUNCE.buffer(size)
         with self.opened() as file:
-            self.compare_stored(run, memoryview(file.bytes(block * BLOCK, size)))
+            file.fill(block * BLOCK, stored)
+        self.compare_stored(run, stored)
         return size
 
     def _compare_rest(self) -> int:
@@ -276,14 +278,17 @@ class OpenPack(Struct, frozen=True):
     def bytes(self, at: int, size: int) -> bytearray:
         """Reads bytes through the page cache. Raises OSError, Damaged."""
         found = bytearray(size)
-        done, view = 0, memoryview(found)
-        while done < size:
+        self.fill(at, memoryview(found))
+        return found
+
+    def fill(self, at: int, target: memoryview) -> None:
+        """Reads bytes through the page cache. Raises OSError, Damaged."""
+        while target:
             with readable(self.path):
-                got = os.preadv(self.fd, [view[done:]], at + done)
+                got = os.preadv(self.fd, [target], at)
             if not got:
                 raise Damaged.of(self.path, "it is shorter than what was written")
-            done += got
-        return found
+            at, target = at + got, target[got:]
 
     def _some(self, at: int, target: memoryview) -> int:
         with readable(self.path):
