@@ -7,8 +7,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-pytest.importorskip("uvloop")
-
 import exchange
 
 MIB = 1 << 20

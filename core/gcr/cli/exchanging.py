@@ -1,21 +1,9 @@
-"""Parts that `gcr exchange` and `gcr pull --from` share."""
+"""The token of `gcr exchange` and `gcr pull --from`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from gcr.errors import LibraryMissing, UsageError
+from gcr.errors import UsageError
 from gcr.tokens import token_in
-
-
-@contextmanager
-def exchange_libraries(command: str) -> Iterator[None]:
-    """Raises LibraryMissing where one of the extra `exchange` is."""
-    try:
-        yield
-    except ImportError as error:
-        text = f"{command} needs the Python module {error.name}: {error}"
-        raise LibraryMissing(text, hint="pip install 'gpu-cr[exchange]'") from error
 
 
 def token_of(file: Path | None) -> str:

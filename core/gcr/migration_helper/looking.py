@@ -20,7 +20,7 @@ from gcr.rendezvous.client import Client
 from gcr.runtime import socket_path
 from gcr.version import __version__
 
-_NEEDED = ("aiohttp", "uvloop", "cryptography")
+_NEEDED = ("cryptography",)
 _TOLD = 5  # files in one message
 
 

@@ -21,7 +21,9 @@ from msgspec.json import decode, encode
 
 from gcr.api.migrations import Exchange, Offer, Offered
 from gcr.cluster.keys import Keys
-from gcr.errors import DeadlinePassed, GcrError, LibraryMissing, UsageError
+from gcr.errors import DeadlinePassed, GcrError, UsageError
+from gcr.image.exchange import server
+from gcr.image.exchange.address import server_tls
 from gcr.image.store.location import store_path
 from gcr.job.migrations import Migrations
 from gcr.listening import listening, url_of
@@ -82,12 +84,6 @@ def main(argv: list[str]) -> int:
 
 
 def _serve(line: socket.socket, job: str, id: str, host: str) -> None:
-    try:
-        from gcr.image.exchange import server
-        from gcr.image.exchange.address import server_tls
-    except ImportError as error:
-        text = f"a migration needs the Python module {error.name}"
-        raise LibraryMissing(text, hint="pip install 'gpu-cr[migrate]'") from error
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -8,8 +8,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-pytest.importorskip("uvloop")
-
 from imaging import CIPHERS
 
 from gcr.hashing.chunks import CHUNK_BYTES

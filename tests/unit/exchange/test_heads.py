@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr.image.exchange.heads import AnswerHead, Head, answer_head, request_head
+from gcr.image.exchange.wire import MOST_WAIT_S, wait_of, waiting
 
 WHOLE = b'GET /1/packs/ab HTTP/1.1\r\nHost: a\r\nRange: bytes=0-9 \r\nIf-Match:\t"x"'
 
@@ -58,6 +59,9 @@ def test_no_bytes_do_anything_else_than_be_refused(noise: bytes, at: int) -> Non
 def test_both_ends_read_each_other() -> None:
     asked = Head.parsed(request_head("/1/packs/ab", "[::1]:7", {"Range": "bytes=0-9"})[:-4])
     assert asked == Head("GET", "/1/packs/ab", {"host": "[::1]:7", "range": "bytes=0-9"}, 0)
+    assert Head.parsed(request_head("/1/look", "a", {}, 12)[:-4]).size == 12
+    assert [wait_of(waiting(seconds)["Prefer"]) for seconds in (0.5, 1e3)] == [0.5, MOST_WAIT_S]
+    assert [wait_of(text) for text in ("", "wait=", "wait=-1", "wait=1e9", "wait=1, wait=2")] == [0.0] * 5
     assert AnswerHead.parsed(answer_head(206, 10)[:-4]) == AnswerHead(206, 10, False)
     assert AnswerHead.parsed(answer_head(401, 0, {"Connection": "close"})[:-4]) == AnswerHead(401, 0, True)
 

@@ -1,6 +1,7 @@
 """Images come from other nodes, whole, and from several at once."""
 
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from imaging import check, read, write
 from nodes import pulled, running, shares, stores
 from remotes import COMMON, OWN, contents, pushed
 
+from gcr.exchangeerrors import PeerUnusable
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.store.store import Store
-from gcr.imageerrors import StoreUnusable
+from gcr.imageerrors import NoSuchImage, StoreUnusable
 
 
 def test_an_image_comes_from_a_node_byte_by_byte(store: Store, other: Store) -> None:
@@ -100,3 +102,27 @@ def test_an_image_of_zeros_has_no_pack(store: Store, other: Store) -> None:
     with running(store.path) as node:
         assert pulled(other, [node]).packs == 0
     assert read(other, "warm") == [bytes(500_000)]
+
+
+def test_a_pull_waits_for_an_image_that_is_being_made(store: Store, other: Store) -> None:
+    """It gets word at once, and does not ask again and again."""
+    with running(store.path) as node:
+        with pytest.raises(NoSuchImage):
+            pulled(other, [node], wait_s=0.05)
+        later = threading.Timer(0.5, write, (store, "warm", [COMMON]))
+        later.start()
+        began = time.monotonic()
+        pulled(other, [node], wait_s=5.0)
+        assert 0.4 < time.monotonic() - began < 4
+        later.join()
+    check(other, "warm")
+
+
+def test_an_exchange_that_ends_keeps_no_waiting_peer(store: Store, other: Store) -> None:
+    write(store, "warm", [COMMON])
+    with running(store.path) as node:
+        threading.Timer(0.3, node.end).start()
+        began = time.monotonic()
+        with pytest.raises((NoSuchImage, PeerUnusable)):
+            pulled(other, [node], "cold", wait_s=10.0)
+        assert time.monotonic() - began < 4

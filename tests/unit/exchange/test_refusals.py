@@ -199,7 +199,7 @@ def test_small_files_that_are_wrong_come_from_another_peer(store: Store, other: 
 def test_a_peer_that_stalls_is_left_for_another(
     store: Store, other: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gcr.image.exchange.giver.STALLED_S", 0.5)
+    monkeypatch.setattr("gcr.image.exchange.lines.STALLED_S", 0.5)
     with one(store) as node:
         good = Store(tmp_path / "good", store.cipher)
         pulled(good, [node])
@@ -214,7 +214,7 @@ def test_a_peer_that_stalls_is_left_for_another(
 def test_a_pull_with_a_stalled_peer_alone_ends_and_the_next_takes_up_what_came(
     store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gcr.image.exchange.giver.STALLED_S", 0.3)
+    monkeypatch.setattr("gcr.image.exchange.lines.STALLED_S", 0.3)
     parts: list[bytes] = []
 
     def change(data: bytes) -> bytes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gcr import background
-from gcr.cli.exchanging import exchange_libraries, token_of
+from gcr.cli.exchanging import token_of
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, say, success
 from gcr.errors import UsageError
@@ -53,11 +53,9 @@ def command(
     """Offer the images of this node to other nodes, which pull them with `gcr pull --from`.
 
     The store is only read, and an encrypted one needs no key here. Images that this node pulls are offered piece by
-    piece while they come. SIGTERM ends it. With --json one object is printed once it listens. Needs the extra
-    `exchange`.
+    piece while they come. SIGTERM ends it. With --json one object is printed once it listens.
     """
-    with exchange_libraries("gcr exchange"):
-        from gcr.image.exchange import address, server
+    from gcr.image.exchange import address, server
     from gcr.listening import listen_address, listening, url_of
 
     path = store_path(store)

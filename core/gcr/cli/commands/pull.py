@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gcr.cli.exchanging import exchange_libraries, token_of
+from gcr.cli.exchanging import token_of
 from gcr.cli.moving import move
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.errors import UsageError
@@ -85,10 +85,10 @@ def _pulled(path: Path, key: "KeySource", name: str, url: str, transfer: "Transf
 
 
 def _peers(given: Sequence[str], token_file: Path | None, tls_ca: Path | None) -> "Peers":
-    """Raises UsageError, LibraryMissing; of a cluster PeerUnusable, and as `gcr cluster status`."""
-    with exchange_libraries("gcr pull --from"):
-        from gcr.image.exchange.address import PeerAddress, client_tls
-        from gcr.image.exchange.pulling import Peers
+    """Raises UsageError; of a cluster PeerUnusable, and as `gcr cluster status`."""
+    from gcr.image.exchange.address import PeerAddress, client_tls
+    from gcr.image.exchange.pulling import Peers
+
     if CLUSTER in given:
         if len(set(given)) > 1 or token_file or tls_ca:
             raise UsageError("--from cluster stands alone: its nodes have keys of their own")

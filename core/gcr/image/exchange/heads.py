@@ -73,9 +73,10 @@ def _read(text: bytes, first: re.Pattern[bytes]) -> tuple[re.Match[bytes], Mappi
     return begin, fields
 
 
-def request_head(path: str, host: str, more: Mapping[str, str]) -> bytes:
-    """Returns the head of a request that has no body."""
-    return _written(f"GET {path} HTTP/1.1", {"Host": host, **more})
+def request_head(path: str, host: str, more: Mapping[str, str], body: int | None = None) -> bytes:
+    """Returns the head of a request; with a body of so many bytes it is a POST."""
+    sized = {} if body is None else {"Content-Length": str(body)}
+    return _written(f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", {"Host": host, **sized, **more})
 
 
 def answer_head(status: int, size: int, more: Mapping[str, str] | None = None) -> bytes:

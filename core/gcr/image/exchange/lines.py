@@ -1,4 +1,4 @@
-"""Connections to one peer for the bytes of packs, each read by a thread straight to where these bytes are to lie.
+"""Connections to one peer, each used by a thread, which reads the bytes of packs straight to where they are to lie.
 
 An event loop decrypts and copies everything in one thread, at 0.5 GB/s. Threads wait, decrypt and copy without Python's
 lock. But OpenSSL returns 16 KiB at most, and then a thread needs that lock. So the bytes of a body are read by nothing
@@ -9,18 +9,22 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from threading import Lock
+from typing import Any, TypeVar
 
 from gcr.exchangeerrors import PeerUnusable
 from gcr.image.exchange.address import PeerAddress
 from gcr.image.exchange.heads import END, MOST_HEAD, AnswerHead, request_head
 
+T = TypeVar("T")
+
 CONNECT_S = 5.0
 STALLED_S = 20.0  # an answer of which nothing came for so long is given up
-MOST_LINES = 64  # of all peers; more requests than that wait
+MOST_LINES = 128  # of all peers; more requests than that wait
 _HEAD_BYTES = 4096  # that are read at once, before the body
 TELL_S = 0.2  # between two calls of `moved`
 
@@ -44,21 +48,50 @@ class Line:
 
     def read(self, path: str, headers: Mapping[str, str], into: memoryview, moved: Callable[[], object]) -> None:
         """Fills `into` with the answer. Raises NotSent, PeerUnusable; the connection is of no use then."""
-        try:
+        with self._sent():
             made, head, came = self._answer(request_head(path, self._address.place, headers))
             refuse_status(self._name, head.status)
-            if head.size != len(into) or len(came) > len(into):
+            if head.size != len(into):
                 raise NotSent(f"it answers with {head.size} bytes instead of {len(into)}")
-            into[: len(came)] = came
-            self._fill(made, into, len(came), moved)
-            if head.is_last:
-                self.close()
+            self._body(made, head, came, into, moved)
+
+    def whole(self, path: str, headers: Mapping[str, str], most: int, body: bytes | None) -> bytes | None:
+        """Returns an answer of `most` bytes or fewer, None where there is none; with a body it posts that.
+
+        Raises NotSent, PeerUnusable; the connection is of no use then.
+        """
+        with self._sent():
+            size = None if body is None else len(body)
+            made, head, came = self._answer(request_head(path, self._address.place, headers, size) + (body or b""))
+            if head.status != HTTPStatus.NOT_FOUND:
+                refuse_status(self._name, head.status)
+            if head.size is None or head.size > most:
+                raise NotSent(f"it answers with {head.size} bytes, and not with {most} or fewer")
+            found = bytearray(head.size)
+            self._body(made, head, came, memoryview(found), lambda: None)
+            return None if head.status == HTTPStatus.NOT_FOUND else bytes(found)
+
+    @contextmanager
+    def _sent(self) -> Iterator[None]:
+        """Raises NotSent for what goes wrong on the way, PeerUnusable for a certificate that is not trusted."""
+        try:
+            yield
         except ssl.SSLError as error:
             if isinstance(error, ssl.SSLCertVerificationError):
                 raise untrusted(self._name, error) from error
             raise NotSent(str(error)) from error
         except (OSError, ValueError) as error:
             raise NotSent(str(error) or type(error).__name__) from error
+
+    def _body(
+        self, made: socket.socket, head: AnswerHead, came: bytes, into: memoryview, moved: Callable[[], object]
+    ) -> None:
+        if len(came) > len(into):
+            raise NotSent(f"it sends more than {len(into)} bytes")
+        into[: len(came)] = came
+        self._fill(made, into, len(came), moved)
+        if head.is_last:
+            self.close()
 
     def _fill(self, made: socket.socket, into: memoryview, at: int, moved: Callable[[], object]) -> None:
         told, end = time.monotonic(), len(into)
@@ -136,20 +169,30 @@ class Lines:
         self._address, self._tls, self._pool = address, tls, pool
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._resting: list[Line] = []
-        self._working: dict[Line, asyncio.Future[None]] = {}
+        self._working: dict[Line, asyncio.Future[Any]] = {}
 
     async def read(self, path: str, headers: Mapping[str, str], into: memoryview, moved: Callable[[], object]) -> None:
         """Fills `into` with an answer; calls `moved` as it comes. Raises NotSent, PeerUnusable."""
         loop = asyncio.get_running_loop()
-        line = self._resting.pop() if self._resting else Line(self._address, self._tls)
 
         def tell() -> None:
             loop.call_soon_threadsafe(moved)
 
-        work = loop.run_in_executor(self._pool, line.read, path, {**self._headers, **headers}, into, tell)
+        await self._by(lambda line: line.read(path, {**self._headers, **headers}, into, tell))
+
+    async def whole(
+        self, path: str, most: int, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> bytes | None:
+        """Returns an answer of `most` bytes or fewer, None where there is none. Raises NotSent, PeerUnusable."""
+        return await self._by(lambda line: line.whole(path, {**self._headers, **(headers or {})}, most, body))
+
+    async def _by(self, ask: Callable[[Line], T]) -> T:
+        """Asks by a connection that rests, or by a new one."""
+        line = self._resting.pop() if self._resting else Line(self._address, self._tls)
+        work = asyncio.get_running_loop().run_in_executor(self._pool, ask, line)
         self._working[line] = work
         try:
-            await asyncio.shield(work)
+            return await asyncio.shield(work)
         except BaseException:
             line.abort()  # a cancelled request goes on in its thread until then
             raise
@@ -165,7 +208,7 @@ class Lines:
             line.close()
         self._resting.clear()
 
-    def _over(self, line: Line, work: "asyncio.Future[None]") -> None:
+    def _over(self, line: Line, work: "asyncio.Future[Any]") -> None:
         self._working.pop(line, None)
         if work.cancelled() or work.exception():
             line.close()

@@ -25,7 +25,6 @@ from gcr.image.exchange.coming import ComingPack, piece_bytes
 from gcr.image.exchange.giver import Bucket, Connections, Giver, Node
 from gcr.image.exchange.known import Piece
 from gcr.image.exchange.lines import NotSent
-from gcr.image.exchange.loop import new_loop
 from gcr.image.exchange.wire import MOST_PACKS
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.names import manifest_path, root_path
@@ -45,7 +44,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CLOSING_TURNS = 10
 COMPARING = THREADS - 1  # steps that compare packs once more at once: the threads that are left take what comes
 
 
@@ -64,12 +62,16 @@ class MovedFromPeers(Moved, frozen=True):
 
 
 class Peers(Struct, frozen=True):
-    """The peers of a pull, and what shows that both sides belong together. `token`: None for none."""
+    """The peers of a pull, and what shows that both sides belong together.
+
+    token: None for none · wait_s: so many seconds each peer may take until it has the image, MOST_WAIT_S at most
+    """
 
     addresses: Sequence[PeerAddress]
     token: str | None
     tls: ssl.SSLContext
     limits: Limits = Limits()
+    wait_s: float = 0.0
 
 
 def pull_from_peers(
@@ -109,7 +111,7 @@ class Swarming:
         self._having: Sequence[Node] = ()  # those with the image's manifest
 
     def __enter__(self) -> Self:
-        self._runner = asyncio.Runner(loop_factory=new_loop)
+        self._runner = asyncio.Runner()
         self._connections = self._runner.run(self._opened())
         self._nodes = self._connections.nodes
         self._givers = [*self._nodes, *([Bucket(self._elsewhere.remote)] if self._elsewhere else [])]
@@ -124,10 +126,7 @@ class Swarming:
         return Connections(self._peers.addresses, self._peers.token, self._peers.tls)
 
     async def _closed(self) -> None:
-        """Closes the connections. They are gone some turns of the loop later: TLS and TCP close one by one."""
         await self._connections.close()
-        for _ in range(CLOSING_TURNS):
-            await asyncio.sleep(0)
 
     # ---- which image --------------------------------------------------------------------------------------------
 
@@ -152,7 +151,7 @@ class Swarming:
         async def ask(node: Node) -> None:
             try:
                 mark = await node.mark()
-                stored = await node.small(f"{self._name}.json", MOST_MANIFEST)
+                stored = await node.small(f"{self._name}.json", MOST_MANIFEST, self._peers.wait_s)
             except NotSent as error:
                 log.warning("%s does not answer: %s", node.name, error)
                 away.append(f"{node.name}: {error}")

@@ -4,7 +4,7 @@ Each connection has a thread. OpenSSL encrypts and sends without Python's lock, 
 cores. An event loop took 1.3 s of its one core for each GB, and bounded all that a node gave.
 
 aiohttp's server is such a loop. The standard library's tells strangers what was wrong with their request, and speaks
-older versions. So heads.py reads what a node asks, and refuses anything else.
+older versions of HTTP. So heads.py reads what a node asks, and refuses anything else.
 """
 
 import logging
@@ -28,7 +28,7 @@ from gcr.image.exchange.heads import Head, answer_head
 from gcr.image.exchange.lease import Lease
 from gcr.image.exchange.offer import NotHere, Offer
 from gcr.image.exchange.turns import Turns
-from gcr.image.exchange.wire import IMAGES, LOOK, MARK, MOST_LOOK, PACKS, Look, packed, parsed
+from gcr.image.exchange.wire import IMAGES, LOOK, MARK, MOST_LOOK, PACKS, Look, packed, parsed, wait_of
 from gcr.imageerrors import Damaged
 from gcr.tokens import is_shown
 
@@ -40,6 +40,7 @@ STALLED_S = 30.0  # a peer that takes none of a unit for so long is given up
 IDLE_S = 75.0  # between two requests of a connection
 BODY_S = 10.0
 _LOOK_S = 0.5
+_AGAIN_S = 0.005  # between two looks for a file that a peer waits for
 _LAST_WORDS_S = 1.0  # for connections to end, once the exchange does
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})\Z")
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -177,9 +178,7 @@ class Exchange:
         if path == MARK:
             return self._say(visit, 200, self.offer.mark())
         if path.startswith(IMAGES):
-            with self.offer.small(path.removeprefix(IMAGES)) as (fd, size):
-                self._send_file(visit, 200, fd, 0, size)
-            return True
+            return self._small(visit, path.removeprefix(IMAGES), wait_of(head.fields.get("prefer", "")))
         if path.startswith(PACKS):
             return self._pack(visit, head)
         return self._last(visit, 404)
@@ -190,6 +189,18 @@ class Exchange:
             raise ValueError
         look = parsed(visit.body(head.size, BODY_S), Look)
         return self._say(visit, 200, packed(self.offer.told(look)))
+
+    def _small(self, visit: Visit, name: str, wait_s: float) -> bool:
+        """Sends a small file, once it is there. Raises NotHere after `wait_s` seconds."""
+        end = time.monotonic() + wait_s
+        while True:
+            try:
+                with self.offer.small(name) as (fd, size):
+                    self._send_file(visit, 200, fd, 0, size)
+                return True
+            except NotHere:
+                if time.monotonic() >= end or self._ending.wait(_AGAIN_S):
+                    raise
 
     def _pack(self, visit: Visit, head: Head) -> bool:
         """Raises ValueError without a range and a seal."""

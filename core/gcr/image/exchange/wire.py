@@ -1,7 +1,8 @@
 """The messages between nodes: HTTP/1.1, with the token of the exchange as a bearer token in each request.
 
     GET  /1/mark                          the mark of the store: whether it is encrypted, and with which key's check
-    GET  /1/images/NAME.json|chunks|hashes|cut    a small file of an image, as it is stored; `cut`: gcr.cutroot
+    GET  /1/images/NAME.json|chunks|hashes|cut    a small file of an image, as it is stored; `cut`: gcr.cutroot.
+                                          With `Prefer: wait=SECONDS` (RFC 7240) the answer waits for it
     POST /1/look                          a Look, answered by a Told: what the node has of some packs
     GET  /1/packs/ID                      bytes of a pack as they are stored: `Range: bytes=…`, `If-Match: "SEAL"`
 
@@ -9,6 +10,7 @@ An answer is 200, or 206 with the bytes of the range; 404 where there is nothing
 too much already. A request without the token gets 401 and nothing else. Names of packs are hexadecimal, as are seals.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -25,6 +27,8 @@ MOST_PACKS = 64  # in one Look
 MOST_RUNS = 4096  # of one pack in one Told
 MOST_LOOK = 64 << 10  # bytes
 MOST_TOLD = 16 << 20
+MOST_WAIT_S = 10  # for a file that is not there yet
+_WAIT = re.compile(r"wait=([0-9]{1,4}(?:\.[0-9]{1,6})?)\Z")
 
 T = TypeVar("T")
 
@@ -65,6 +69,17 @@ class Told(Struct, frozen=True):
     """The packs of which the node has something, or has sent something."""
 
     packs: Mapping[str, ToldPack] = field(default_factory=dict)
+
+
+def waiting(seconds: float) -> Mapping[str, str]:
+    """Returns the header of a request whose answer may take so many seconds."""
+    return {"Prefer": f"wait={seconds:.3f}"}
+
+
+def wait_of(prefer: str) -> float:
+    """Returns the seconds that an answer may take, by the header `prefer`; 0 for none."""
+    found = _WAIT.match(prefer)
+    return min(float(found[1]), MOST_WAIT_S) if found else 0.0
 
 
 def packed(message: Look | Told) -> bytes:
