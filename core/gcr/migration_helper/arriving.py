@@ -31,7 +31,7 @@ CLEAN_S = 5.0
 GRACE_S = 30.0  # for the daemon to take back a fill that was too slow
 REST_S = 60.0  # for a job to come to rest, or to end
 _LOOK_S = 0.02
-_AWAIT_S = 0.1  # between two looks whether the source has the image: each is a connection
+_AWAIT_S = 1.0  # that the source may take to say that it has the image; then it is asked again
 _RESTORES = (  # imports of the command that makes processes
     *("gcr.cli.commands.restore", "gcr.cli.reviving", "gcr.supervisor.process"),
     *("gcr.image.read.folder", "gcr.image.read.reader", "gcr.image.store.store", "gcr.image.disk.failing"),
@@ -82,17 +82,16 @@ def _awaited(step: Pull, end: float, tell: Tell) -> Pulled:
 
     while True:
         try:
-            return _timed(step, max(1.0, end - time.monotonic()), tell)
+            return _timed(step, max(1.0, end - time.monotonic()), tell, _AWAIT_S)
         except NoSuchImage:
             if time.monotonic() > end:
                 raise
             _refuse_over(step)
-            time.sleep(_AWAIT_S)
 
 
-def _timed(step: Pull, limit: float, tell: Tell) -> Pulled:
+def _timed(step: Pull, limit: float, tell: Tell, wait_s: float = 0.0) -> Pulled:
     began = time.monotonic()
-    moved = _moved(step, limit, tell)
+    moved = _moved(step, limit, tell, wait_s)
     return Pulled(bytes_moved=moved, pull_s=time.monotonic() - began)
 
 
@@ -103,7 +102,8 @@ def _refuse_over(step: Pull) -> None:
         raise NoSuchMigration(f"the migration {step.id} of {step.job} is over here")
 
 
-def _moved(step: Pull, limit: float, tell: Tell) -> int:
+def _moved(step: Pull, limit: float, tell: Tell, wait_s: float) -> int:
+    """Returns the bytes that were pulled. The source may take `wait_s` seconds until it has the image."""
     from gcr.image.crypto.cipher import PLAIN
     from gcr.image.exchange.address import PeerAddress, pinned_tls
     from gcr.image.exchange.pulling import Peers, pull_from_peers
@@ -112,9 +112,8 @@ def _moved(step: Pull, limit: float, tell: Tell) -> int:
     def told(now: Moving) -> None:
         tell(ProgressEvent(**asdict(now)))
 
-    peers = Peers(
-        [PeerAddress.parsed(step.exchange.address)], step.exchange.token, pinned_tls(step.exchange.certificate)
-    )
+    tls = pinned_tls(step.exchange.certificate)
+    peers = Peers([PeerAddress.parsed(step.exchange.address)], step.exchange.token, tls, wait_s=wait_s)
     return pull_from_peers(store_path(), step.image, peers, None, Transfer("pull", limit, told), PLAIN).bytes_moved
 
 
