@@ -117,9 +117,12 @@ class Node:
         return sorted(found)
 
     def kill(self, word: str) -> None:
-        for pid in self.pids(word):
+        """Kills this node's processes of a word; they have ended when this returns."""
+        killed = {*self.pids(word)}
+        for pid in killed:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        until(lambda: not killed & {*self.pids(word)}, f"what is killed ends: {word}")
 
     def inject(self, *rules: str) -> None:
         fresh = self.folder / "faults.fresh"
