@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr.image.exchange import turns
+from gcr.image.exchange.bringing import Hands
+from gcr.image.exchange.coming import piece_bytes
 from gcr.image.exchange.known import Known, Piece, Pieces
 from gcr.image.exchange.notes import Noted, Notes
 from gcr.image.exchange.offer import _MOST_GIVEN, _Given
@@ -18,6 +20,7 @@ from gcr.image.exchange.spans import Spans
 from gcr.image.exchange.turns import Turns
 from gcr.image.exchange.wire import Told, ToldPack
 from gcr.image.pack.format import Pack
+from gcr.image.remote.transfer import Transfer
 from gcr.imageerrors import Damaged
 
 SEAL = bytes(range(32))
@@ -133,3 +136,18 @@ def test_turns_come_in_order_and_a_long_one_keeps_no_other_waiting(monkeypatch: 
     for thread in threads:
         thread.join(10)
     assert done == ["a", "b", "slow"]
+
+
+def test_one_giver_sends_larger_pieces_than_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gcr.image.exchange.coming.LEAST_PIECE", 1 << 20)
+    sizes = [(piece_bytes(mib << 20, 1) >> 20, piece_bytes(mib << 20, 2) >> 20) for mib in (1, 256, 1024, 8192)]
+    assert sizes == [(1, 1), (4, 1), (8, 2), (8, 8)]
+
+
+def test_a_pull_tells_of_its_progress_now_and_then_and_not_for_each_piece() -> None:
+    told = list[object]()
+    hands = Hands(Transfer("pull", tell=told.append, total=10))
+    for _ in range(1000):
+        hands.check()
+    assert 1 <= len(told) < 100
+    hands.close()

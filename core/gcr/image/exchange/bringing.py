@@ -37,6 +37,7 @@ class Hands:
         self._transfer = transfer
         self._working: set[asyncio.Future[Any]] = set()
         self._ended = True
+        self._tell_at = 0.0
         self._spare = deque[memoryview]()
 
     def memory(self, size: int) -> memoryview:
@@ -64,7 +65,10 @@ class Hands:
             self._transfer.check()
         self._ended = False
         self._transfer.check_deadline()
-        self._transfer.report()
+        now = time.monotonic()
+        if now >= self._tell_at:  # a telling costs more than a piece, and goes to other processes
+            self._tell_at = now + TICK_S
+            self._transfer.report()
 
     async def rest(self) -> None:
         """Returns once no work runs."""

@@ -230,7 +230,7 @@ class Swarming:
 
     def bring(self, store: Store, missing: Sequence[Pack], transfer: Transfer) -> None:
         """Brings packs, so many at a time as a node tells about at once, in the order that all pulls keep."""
-        size = piece_bytes(sum(pack.bytes for pack in missing))
+        size = piece_bytes(sum(pack.bytes for pack in missing), len(self._givers))
         packs = sorted(missing, key=lambda pack: pack.id)  # two pulls that want the same packs lock them in one order
         for first in range(0, len(packs), MOST_PACKS):
             with ExitStack() as stack:
