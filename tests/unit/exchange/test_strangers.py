@@ -156,6 +156,17 @@ def test_connections_beyond_the_limit_are_closed(store: Store, node: Running, mo
     assert asked(node, MARK, RIGHT)[0] == 200
 
 
+def test_an_exchange_outlives_a_moment_without_threads(node: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_given: object, **_more: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "Thread", none)
+        with pytest.raises((http.client.HTTPException, OSError)):
+            asked(node, MARK, RIGHT)
+    assert asked(node, MARK, RIGHT)[0] == 200
+
+
 def test_answers_beyond_the_limit_are_put_off(
     store: Store, node: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

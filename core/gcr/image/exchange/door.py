@@ -21,12 +21,12 @@ class Visit:
     """One connection. One thread uses it; `abort` may be called by another. `since`: when it began, monotonic."""
 
     def __init__(self, made: socket.socket) -> None:
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self.since = made, time.monotonic()
         self._came = bytearray()  # what was read beyond the last request
 
     def begin(self, tls: ssl.SSLContext | None) -> None:
         """Does what TLS does first. Raises OSError."""
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(GREETING_S)
         if tls:
             made = tls.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)

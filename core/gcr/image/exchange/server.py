@@ -105,8 +105,12 @@ class Exchange:
             visit = self._door.admit(made)
             if visit is None:
                 made.close()
-            else:
+                continue
+            try:
                 Thread(target=self._serve, args=(visit,), name="gcr-visit", daemon=True).start()
+            except RuntimeError as error:  # the system has no thread left
+                log.warning("%s: a connection was not served: %s", self._store, error)
+                self._door.left(visit)
 
     def _tend(self) -> None:
         """Ends what has taken too long, until the exchange ends."""
