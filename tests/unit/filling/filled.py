@@ -1,13 +1,7 @@
-"""Devices that are filled with a job's memory as its images come in: what a restore takes is the last image's bytes.
-
-Reader, ring, worker's books and the fill are the real ones. A device in host memory stands for the target's.
-"""
+"""The target of a migration or a restore, with a device in host memory. Reader, ring and books are the real ones."""
 
 import ctypes
-import os
-import random
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
@@ -15,25 +9,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from host_device import ACTS, LONG, Act, Device, act, read
+from host_device import LONG, Device, read
 from imaging import described, mapped
+from msgspec.structs import replace
 
 from gcr.api.migrations import Fill, Filled, World
 from gcr.config import Config
-from gcr.control import ControlMeans
 from gcr.daemon.coming import AllComing
-from gcr.daemon.commands import fill_ahead, filling
+from gcr.daemon.commands import filling
 from gcr.daemon.commands.asked import Asked
-from gcr.daemon.images.opened import SEVERAL_FROM
 from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Span
 from gcr.engine.turns import Turns
-from gcr.errors import NoRoom, PeerGone
+from gcr.errors import PeerGone
 from gcr.hashing import CHUNK_BYTES
 from gcr.image.chunks.lines import Slots
 from gcr.image.files.manifest import ImagedProcess, Manifest
@@ -44,8 +31,6 @@ from gcr.image_helper.ondevice import OnDevice
 from gcr.memory.arena import Arena
 from gcr.memory.escrow import duplicate
 from gcr.memory.layout import SealedHandle, SealedSegment, SealedTable
-from gcr.migrationerrors import NoSuchMigration
-from gcr.protocol.operations.daemon import ParkedIn
 from gcr.protocol.operations.worker import CopyName
 from gcr.worker import coming
 from gcr.worker.holdings import Holdings
@@ -261,191 +246,3 @@ class Target:
     def close(self) -> None:
         self.node.residents.arriving.drop("llm", ID)
         self.worker.arena.close()
-
-
-@pytest.fixture(autouse=True)
-def arriving(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "is_arriving", lambda *_: True)
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Iterator[Target]:
-    made = Target(tmp_path / "store")
-    made.job.put(next(made.ids), random.Random(1).randbytes(5 * CHUNK_BYTES + 100))
-    yield made
-    made.close()
-
-
-Folders = Callable[[], Path]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    return lambda: tmp_path_factory.mktemp("filled")
-
-
-@settings(max_examples=30)
-@given(rounds=st.lists(ACTS, min_size=1, max_size=4), fails=st.lists(st.integers(0, 40), min_size=4, max_size=4))
-def test_a_restore_takes_the_last_images_bytes_or_nothing(
-    folders: Folders, rounds: list[list[Act]], fails: list[int]
-) -> None:
-    """This holds for any acts of the program between two rounds, and a failure at any call of any round."""
-    target = Target(folders() / "store")
-    try:
-        target.job.put(next(target.ids), random.Random(1).randbytes(3 * CHUNK_BYTES))
-        for number, acts in enumerate(rounds):
-            act(target.job, acts, target.ids)
-            if not target.job.memory_of:
-                target.job.put(next(target.ids), bytes(100))
-            image = target.image()
-            target.failing.left = fails[number]
-            done = target.fill(image)
-            target.failing.left = 0
-            assert bool(done.refused) == target.nothing_is_left()
-            assert "internal" not in done.refused
-        found = target.restored(image)
-        assert (found is None) == bool(done.refused)
-        assert found is None or found == {id: target.job.holds(id) for id in target.job.memory_of}
-    finally:
-        target.close()
-
-
-def test_each_round_copies_only_chunks_with_another_name(target: Target) -> None:
-    size = len(target.job.holds(1))
-    assert target.fill(target.image()) == Filled(bytes=size, fill_s=pytest.approx(0, abs=60))
-    assert target.fill(target.image()).bytes == 0
-    changed = bytearray(target.job.holds(1))
-    changed[CHUNK_BYTES + 5] ^= 1
-    target.job.put(1, bytes(changed))
-    target.job.put(2, bytes(300))
-    image = target.image()
-    assert target.fill(image).bytes == CHUNK_BYTES + 300
-    assert target.device.written == size + CHUNK_BYTES + 300
-    assert target.restored(image) == {1: bytes(changed), 2: bytes(300)}
-
-
-def test_memory_of_an_earlier_image_is_not_taken_for_a_later_one(target: Target) -> None:
-    target.fill(target.image())
-    assert target.restored(target.image()) is None
-
-
-def test_a_chunk_that_is_damaged_never_comes_to_the_device(target: Target) -> None:
-    (pack,) = [path for name in [target.image()] if name for path in target.store.packs.folder.glob("*.pack")]
-    data = bytearray(pack.read_bytes())
-    data[5000] ^= 1
-    pack.write_bytes(bytes(data))
-    assert "not what was written" in target.fill("round-1").refused
-    assert target.nothing_is_left()
-
-
-def test_room_that_is_left_to_drivers_is_not_taken(target: Target) -> None:
-    target.device.free = 5 * CHUNK_BYTES
-    assert "short" in target.fill(target.image()).refused
-    assert target.nothing_is_left()
-
-
-def test_a_program_that_needs_the_room_gets_it_and_no_later_round_takes_it_again(target: Target) -> None:
-    target.fill(target.image())
-    assert target.node.residents.arriving.may_be_on("GPU-2")
-    target.node.residents.arriving.free({"GPU-9"})
-    assert target.device.room
-    target.node.residents.arriving.free({"GPU-2"})
-    assert target.nothing_is_left()
-    assert "needed the room" in target.fill(target.image()).refused
-
-
-def test_what_a_restore_has_not_taken_goes_at_its_end(target: Target) -> None:
-    image = target.image()
-    target.fill(image)
-    with (
-        pytest.raises(NoRoom),
-        target.node.residents.arriving.ended_by("llm", target.node.residents.arriving.known("llm")),
-    ):
-        raise NoRoom("full", missing=1)
-    assert target.nothing_is_left()
-    assert target.restored(image) is None
-
-
-def test_what_a_restore_has_taken_is_no_longer_given_up_here(target: Target) -> None:
-    image = target.image()
-    target.fill(image)
-    with target.node.residents.arriving.ended_by("llm", target.node.residents.arriving.known("llm")):
-        assert target.restored(image) == {1: target.job.holds(1)}
-    assert target.device.room
-
-
-def test_a_migration_that_is_over_fills_nothing_and_leaves_nothing(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = target.image()
-    target.fill(image)
-    monkeypatch.setattr(filling, "is_arriving", lambda *_: False)
-    with pytest.raises(NoSuchMigration):
-        target.fill(image)
-    assert target.nothing_is_left()
-
-
-def test_a_worker_that_has_less_at_the_end_than_it_was_filled_with_is_said(target: Target) -> None:
-    target.worker.loses = True
-    assert "has not all" in target.fill(target.image()).refused
-    assert target.nothing_is_left()
-
-
-def test_a_worker_that_was_replaced_is_filled_from_the_first_byte(target: Target) -> None:
-    image = target.image()
-    target.fill(image)
-    former, target.device = target.worker, Empty()
-    target.worker = Worker(target.device, target.failing)
-    assert target.fill(image).bytes == len(target.job.holds(1))
-    assert target.restored(image) == {1: target.job.holds(1)}
-    former.arena.close()
-
-
-def begun(target: Target, **more: Any) -> tuple[Any, Any]:
-    """Begins to fill the device for a stopped job, and returns node and job."""
-    target.worker.device = "GPU-1"
-    node, ends = target.node, SimpleNamespace(finished=False)
-    job = SimpleNamespace(name="llm", token="t", owner=os.getuid(), world=None, ends=ends, **more)
-    present = [SimpleNamespace(uuid=uuid) for uuid in target.present]
-    node.control = lambda _world: SimpleNamespace(means=ControlMeans.DRIVER, devices=lambda: present)
-    node.jobs = SimpleNamespace(by_name={"llm": job})
-    node.worker = lambda _world, _device: target.worker
-    image = ParkedIn(str(target.store.path), target.image())
-    fill_ahead.begin(node, cast("Any", job), image, SEVERAL_FROM)
-    if known := node.residents.arriving.known("llm"):
-        known.await_fill(lambda: None)
-    return node, job
-
-
-def test_a_stopped_jobs_device_is_filled_for_its_restore_alone(target: Target) -> None:
-    node, _ = begun(target)
-    node.residents.arriving.settle()
-    held = target.job.holds(1)
-    assert target.restored("round-1") == {1: held}
-
-
-@pytest.mark.parametrize("way", ["its supervisor has left", "its program has ended", "it came too late"])
-def test_what_no_restore_takes_goes(target: Target, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way == "it came too late":
-        monkeypatch.setattr(fill_ahead, "WANTED_S", 0.0)
-    node, job = begun(target)
-    assert not target.nothing_is_left()
-    if way == "its supervisor has left":
-        node.jobs.by_name.clear()
-    job.ends.finished = way == "its program has ended"
-    node.residents.arriving.settle()
-    assert target.nothing_is_left() and node.residents.arriving.known("llm") is None
-
-
-@pytest.mark.parametrize("present", [["GPU-7"], []])
-def test_no_other_device_is_filled_in_the_place_of_one_that_is_not_there(target: Target, present: list[str]) -> None:
-    target.present = present
-    begun(target)
-    assert target.nothing_is_left()
-
-
-def test_a_migration_fills_the_device_alone(target: Target) -> None:
-    target.fill(target.image())
-    before = target.node.residents.arriving.known("llm")
-    begun(target)
-    assert target.node.residents.arriving.known("llm") is before
