@@ -33,7 +33,7 @@ from gcr.errors import GcrError
 from gcr.job.process import Process
 from gcr.job.states import Way
 from gcr.processes import ProcessIdentity
-from gcr.protocol.operations.image import Written
+from gcr.protocol.operations.image import ParentFound, Written
 from gcr.protocol.operations.worker import Drained, Moved
 
 MARKS = {"stop": 100.25, "handed_over": 100.5, "frozen": 101.0, "drained": 100.75, "vram_free": 101.5, "running": 102.0}
@@ -257,8 +257,8 @@ UNKNOWN = {"parent": "cold", "bytes_total": None, "bytes_zero": None, "bytes_wri
     ("known", "expected"),
     [
         ({}, {**IMAGE, **UNKNOWN, "parent": None, "durable_s": None}),
-        ({"parent": "cold"}, {**IMAGE, **UNKNOWN, "durable_s": None}),
-        ({"cost": COST, "durable_s": 0.5, "parent": "old", "parent_refused": "why"}, {**IMAGE, **DURABLE}),
+        ({"upon": ParentFound("cold", None)}, {**IMAGE, **UNKNOWN, "durable_s": None}),
+        ({"cost": COST, "durable_s": 0.5, "upon": ParentFound("old", "why")}, {**IMAGE, **DURABLE}),
         (
             {"cost": replace(COST, bytes_written=0), "durable_s": 0.5},
             {**IMAGE, **DURABLE, "bytes_written": 0, "dedup_ratio": None},

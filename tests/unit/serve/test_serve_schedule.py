@@ -4,7 +4,8 @@ import time
 from datetime import datetime
 
 import pytest
-from test_serve_policies import NOW, a_day, view
+from test_serve_day import a_day
+from test_serve_policies import NOW, view
 
 from gcr.serve.plan import plan
 from gcr.serve.policies import BUILT_IN, Lru
