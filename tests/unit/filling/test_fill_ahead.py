@@ -13,11 +13,11 @@ from gcr.daemon.images.opened import SEVERAL_FROM
 from gcr.protocol.operations.daemon import ParkedIn
 
 
-def begun(target: Target, **more: Any) -> tuple[Any, Any]:
+def begun(target: Target) -> tuple[Any, Any]:
     """Begins to fill the device for a stopped job, and returns node and job."""
     target.worker.device = "GPU-1"
     node, ends = target.node, SimpleNamespace(finished=False)
-    job = SimpleNamespace(name="llm", token="t", owner=os.getuid(), world=None, ends=ends, **more)
+    job = SimpleNamespace(name="llm", token="t", owner=os.getuid(), world=None, ends=ends)
     present = [SimpleNamespace(uuid=uuid) for uuid in target.present]
     node.control = lambda _world: SimpleNamespace(means=ControlMeans.DRIVER, devices=lambda: present)
     node.jobs = SimpleNamespace(by_name={"llm": job})
@@ -54,6 +54,17 @@ def test_no_other_device_is_filled_in_the_place_of_one_that_is_not_there(target:
     target.present = present
     begun(target)
     assert target.nothing_is_left()
+
+
+def test_without_a_thread_for_the_fill_the_restore_waits_for_none(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_given: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(fill_ahead, "on_thread", fails)
+    node, _ = begun(target)
+    assert target.nothing_is_left() and not node.residents.arriving.known("llm").lock.locked()
 
 
 def test_a_migration_fills_the_device_alone(target: Target) -> None:

@@ -39,7 +39,11 @@ def begin(node: Coordinator, job: Job, image: ParkedIn, nbytes: int) -> None:
 
     coming = node.residents.arriving.of(job.name, id, is_wanted)
     coming.lock.acquire()  # a restore waits for the fill from here on
-    on_thread("gcr-fill", partial(_fill, node, job, image, nbytes, coming))
+    try:
+        on_thread("gcr-fill", partial(_fill, node, job, image, nbytes, coming))
+    except RuntimeError as error:  # the system has no thread left
+        log.info("job %s: its devices are not filled ahead: %s", job.name, error)
+        coming.lock.release()
 
 
 def _fill(node: Coordinator, job: Job, image: ParkedIn, nbytes: int, coming: Coming) -> None:
