@@ -1,7 +1,7 @@
 """Heads of requests and answers: so much of HTTP/1.1 as wire.py has, and no more.
 
-A head is one line, lines with a field each, and an empty line. Both ends are gcr's. So a head that is anything else is
-refused, rather than guessed at: an older version, a folded line, a body whose length is not told before.
+A head is one line, lines with a field each, and an empty line. Both ends are gcr's, so this module refuses all else: an
+older version, a folded line, a body without its length in the head.
 """
 
 import re

@@ -72,7 +72,7 @@ class Told(Struct, frozen=True):
 
 
 def waiting(seconds: float) -> Mapping[str, str]:
-    """Returns the header of a request whose answer may take so many seconds."""
+    """Returns the header that lets the peer take so many seconds for its answer."""
     return {"Prefer": f"wait={seconds:.3f}"}
 
 
