@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,18 @@ class RayNodes:
         for machine in self.machines.values():
             machine.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def two_nodes(under: str | None = None, gpus: int = 0) -> Iterator[RayNodes]:
+    """Yields the nodes `one` and `two`; the arguments are as of RayNodes."""
+    made = RayNodes(under=under, gpus=gpus)
+    try:
+        for name in ("one", "two"):
+            made.add(name)
+        yield made
+    finally:
+        made.close()
 
 
 def _free_port() -> int:

@@ -14,7 +14,7 @@ from tempfile import NamedTemporaryFile
 import pytest
 from cut_nodes import JOB, Nodes
 from machine import PATIENCE, kill, until
-from ray_nodes import RayNodes
+from ray_nodes import RayNodes, two_nodes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
@@ -29,13 +29,8 @@ DATA = "mixed 6 1000 2000000"
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RayNodes]:
-    made = RayNodes()
-    try:
-        for name in ("one", "two"):
-            made.add(name)
+    with two_nodes() as made:
         yield made
-    finally:
-        made.close()
 
 
 def rows(nodes: RayNodes, command: str = "status") -> dict[str, dict[str, object]]:

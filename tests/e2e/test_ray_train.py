@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from machine import PATIENCE, until
-from ray_nodes import RayNodes, pids, title
+from ray_nodes import RayNodes, pids, title, two_nodes
 
 from gcr.checkpoints.run import run_in
 
@@ -27,13 +27,8 @@ ENDED_S = 300.0
 
 @pytest.fixture
 def nodes() -> Iterator[RayNodes]:
-    made = RayNodes()
-    try:
-        for name in ("one", "two"):
-            made.add(name)
+    with two_nodes() as made:
         yield made
-    finally:
-        made.close()
 
 
 def begun(nodes: RayNodes, store: Path) -> "subprocess.Popen[str]":

@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 from machine import PATIENCE, until
-from ray_nodes import RayNodes
+from ray_nodes import RayNodes, two_nodes
 
 pytestmark = pytest.mark.slow
 
@@ -21,13 +21,8 @@ EXAMPLE = (sys.executable, str(PROGRAM), "--workers", "2", "--steps", "1000000",
 
 @pytest.fixture
 def nodes() -> Iterator[RayNodes]:
-    made = RayNodes(under="ray", gpus=1)
-    try:
-        for name in ("one", "two"):
-            made.add(name)
+    with two_nodes(under="ray", gpus=1) as made:
         yield made
-    finally:
-        made.close()
 
 
 def expected(seed: int) -> Iterator[str]:
