@@ -1,9 +1,11 @@
 """A job moves between two nodes of a real Ray cluster, asked for through gcr's actors."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -35,6 +37,7 @@ class RayBetween:
 
     def __init__(self, root: Path) -> None:
         self.nodes = TwoNodes(root)
+        self._folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
         self._rays: list[subprocess.Popen[bytes]] = []
 
     def begin(self) -> None:
@@ -50,7 +53,7 @@ class RayBetween:
             "--include-dashboard=false",
             "--no-monitor",
             "--temp-dir",
-            "/tmp/gcr-moving-ray",
+            self._folder,
         ]
         where = head if node is self.nodes.a else ["--address", f"{HOST}:{PORT}"]
         named = ["--node-name", node.name, "--node-ip-address", HOSTS[node.name]]
@@ -81,6 +84,7 @@ class RayBetween:
             ray.kill()
             ray.wait(10)
         self.nodes.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @pytest.fixture
