@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(CONFORMANCE)]
 import all_devices  # noqa: E402
 import answers  # noqa: E402
 import device_facts  # noqa: E402
+import device_nodes  # noqa: E402
 import device_pair  # noqa: E402
 import device_ranks  # noqa: E402
 import endings  # noqa: E402
@@ -237,6 +238,8 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "two-driver": device_pair.ask_driver,
     "whole-two": device_pair.stopped,
     "migrate": lambda: warmed(migrate),
+    "nodes-ddp": lambda: device_nodes.of_torch("ddp"),
+    "nodes-tensor": lambda: device_nodes.of_torch("tensor"),
     "sharing-rates": lambda: sharing_jobs.rates(ranks=count()),
     "sharing-alone": lambda: sharing_jobs.alone(ranks=count()),
     "sharing-swap": lambda: warmed(sharing_swap),

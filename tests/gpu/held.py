@@ -52,11 +52,16 @@ class Step:
 
 
 class Held:
-    """Started; `job`: its name under gcr, None for bare. Leaving the context ends it if it did not end by itself."""
+    """Started; `job`: its name under gcr, None for bare. Leaving the context ends it if it did not end by itself.
 
-    def __init__(self, command: Sequence[str], world: World, job: str | None) -> None:
+    place: variables that lead to another daemon than this process's
+    """
+
+    def __init__(
+        self, command: Sequence[str], world: World, job: str | None, place: Mapping[str, str] | None = None
+    ) -> None:
         full = [*GCR, "run", "--name", job, *world.flags, "--", *command] if job else command
-        environment = {**os.environ, **({} if job else world.environment)}
+        environment = {**os.environ, **({} if job else world.environment), **(place or {})}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(full, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
         self.stdout: list[str] = []

@@ -41,7 +41,7 @@ class Trained(Training):
 class Replicated(Trained):
     def __init__(self, rank: int, _ranks: int, device: Any) -> None:
         super().__init__(rank, device)
-        ids = [rank] if device.type == "cuda" else None
+        ids = [device.index] if device.type == "cuda" else None
         self.model = self.torch.nn.parallel.DistributedDataParallel(self.model, device_ids=ids)
 
 
