@@ -148,26 +148,28 @@ def test_what_it_frees_and_writes_once_it_runs_is_in_the_copy_as_it_was_at_the_c
 
 
 def test_it_is_built_upon_one_that_suspended_the_job(machine: Machine) -> None:
+    """The driver gave the job back, so its device computes nothing for gcr beside it: all is copied."""
     job = started(machine)
     words = ("--image", "one", "--wait", "durable", "--store", str(machine.folder / "store"))
     assert machine.gcr("checkpoint", "llm", *machine.where.options, *words).code == 0
     machine.come_back()
     job.ask("again 5")
-    assert taken(machine, "two", "--live")["bytes_copied"] == MIB
+    found = taken(machine, "two", "--live")
+    assert (found["parent"], found["bytes_copied"], found["bytes_changed"]) == ("one", found["bytes"], MIB)
     assert machine.gcr("checkpoint", "llm", *words[:1], "three", *words[2:]).body["parent"] == "two"
     machine.come_back()
     is_what_it_is(machine, "two")
 
 
 def test_after_another_daemon_came(machine: Machine) -> None:
-    """Everything is in the image."""
+    """Everything is in the image. It does not know whether the driver ever gave the job back: all is copied."""
     job = started(machine)
     taken(machine, "one", "--live")
     assert machine.gcr("daemon", "stop").code == 0
     until(lambda: not machine.children("gcr.worker") or None, 20, "the workers end")
     job.ask("again 7")
     found = taken(machine, "two", "--live")
-    assert (found["parent"], found["bytes_copied"], found["bytes_changed"]) == ("one", MIB, MIB)
+    assert (found["parent"], found["bytes_copied"], found["bytes_changed"]) == ("one", found["bytes"], MIB)
     is_what_it_is(machine, "two")
 
 

@@ -69,6 +69,7 @@ def test_the_first_call_of_a_newcomer_waits_while_its_job_is_off_its_devices(mon
     peer = Peer(channel, identify(os.getpid()), hello)
     process = arrivals.agent(peer, told.append)
     assert told == [off and fresh] == [process.waits]
+    assert process.suspension.was_saved is not fresh, "a former daemon may have suspended it"
     assert process.state == (State.SUSPENDED if process.waits else State.RUNNING)
     assert job.begun == ([] if process.waits else [process])
     assert evictions.count == 2 * fresh  # no program of the job has begun before, which may look for free memory

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from gcr.control import ControlPhase
+from gcr.control import ControlMeans, ControlPhase
+from gcr.engine.live import may_compute_beside
 from gcr.engine.process_control import ProcessControl
 from gcr.errors import DeadlinePassed, DriverError, GcrError, PeerGone
-from gcr.job.placement import Placement
+from gcr.job.suspension import Suspension
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Agent:
 
 
 def control_of(driver: Driver, agent: Agent, keeps_context: bool = False) -> ProcessControl:
-    process = SimpleNamespace(agent=agent, suspension=SimpleNamespace(placement=Placement()))
+    process = SimpleNamespace(agent=agent, suspension=Suspension())
     session: Any = SimpleNamespace(process=process, pid=7, transaction=1, control=driver, keeps_context=keeps_context)
     return ProcessControl(session)
 
@@ -110,6 +111,15 @@ def test_what_was_locked_or_saved_is_undone_without_another_lock(saved: bool, ca
     control.thaw(5.0, undo=True)
     assert driver.calls == ["lock", *calls]
     assert (driver.phase_now, agent.is_frozen) == (ControlPhase.RUNNING, False)
+    assert control.session.process.suspension.was_saved is saved
+
+
+@pytest.mark.parametrize("means", ControlMeans)
+@pytest.mark.parametrize("was_saved", [False, True])
+def test_gcr_computes_beside_a_program_unless_its_driver_gave_it_back(means: ControlMeans, was_saved: bool) -> None:
+    process, control = SimpleNamespace(suspension=Suspension(was_saved=was_saved)), SimpleNamespace(means=means)
+    target: Any = SimpleNamespace(process=process, control=control)
+    assert may_compute_beside(target) is not (was_saved and means is ControlMeans.DRIVER)
 
 
 @pytest.mark.parametrize(("frozen", "keeps_context"), [(False, False), (True, True)])

@@ -138,6 +138,24 @@ def test_what_the_parent_has_is_not_copied_while_it_runs_either() -> None:
         assert image(made, before) == {1: device.holds(1)}
 
 
+def test_the_device_computes_nothing_beside_a_program_that_it_would_end_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is copied then; what the parent has as well is the parent's still, and the cut asks the device."""
+    device = Device()
+    device.put(1, random.Random(1).randbytes(8 * CHUNK_BYTES))
+    before = {1: device.holds(1)}
+    device.put(1, written(device.holds(1), 3, 7))
+    asked, hash = list[float](), device.hash
+    monkeypatch.setattr(device, "hash", lambda *words: asked.append(device.moved) or hash(*words))
+    with holding(device) as made:
+        made.parent = baseline(before)
+        assert copy_live(made, LONG, lambda _: None, beside=False).copied == device.moved == 8 * CHUNK_BYTES
+        assert not asked
+        assert copy_out(made, LONG, lambda _: None).copied == 0
+        assert len(asked) == 1 and made.live
+        assert [*made.live.chunks[1]].count(Where.HERE) == 1
+        assert image(made, before) == {1: device.holds(1)}
+
+
 def test_room_for_what_was_made_since_a_live_copy_is_taken_before_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device()
     device.put(1, random.Random(1).randbytes(4 * CHUNK_BYTES))

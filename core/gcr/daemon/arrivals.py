@@ -28,6 +28,7 @@ from gcr.errors import GcrError, NameTaken, WrongState
 from gcr.job import runs
 from gcr.job.process import Process
 from gcr.job.states import State
+from gcr.job.suspension import Suspension
 from gcr.names import JOB_NAME
 from gcr.peers.agent import AgentPeer
 from gcr.peers.shares import shares_of
@@ -140,11 +141,10 @@ class Arrivals:
             pid = peer.identity.pid
             if not job.begun:
                 job.world = _world_as_seen(job.world, peer.hello.vendor)
-            process = job.processes.get(pid)
+            process, fresh = job.processes.get(pid), bool(peer.hello.flags & AgentFlag.FRESH)
             known = process is not None and process.peer is not None and process.identity.is_same(peer.identity)
             if process is None or not process.identity.is_same(peer.identity):
-                process = Process(job.name, peer.identity)
-            fresh = bool(peer.hello.flags & AgentFlag.FRESH)
+                process = Process(job.name, peer.identity, suspension=Suspension(was_saved=not fresh))
             waits = fresh and job.holds_newcomers
             welcome(waits)  # under the lock: a checkpoint that begins later finds the process
             if waits and not process.waits:

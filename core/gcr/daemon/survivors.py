@@ -165,7 +165,11 @@ def _suspended(job: Job, record: DecisionRecord, identity: ProcessIdentity, know
         Way.DATA_ONLY if data_only else Way.WHOLE,
         copied_out=known.copied_out,
         suspension=Suspension(
-            record.transaction, dict(known.bytes), dict(known.ballast), Placement(known.now, known.tried)
+            record.transaction,
+            dict(known.bytes),
+            dict(known.ballast),
+            Placement(known.now, known.tried),
+            was_saved=True,
         ),
         waits=known.waits,
     )

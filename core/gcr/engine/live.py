@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
+from gcr.control import ControlMeans
 from gcr.engine.node import Course
 from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import side_by_side
@@ -27,10 +28,19 @@ def copy_live(targets: Sequence[Target], course: Course, limit: float) -> int:
 
 
 def _copy(target: Target, worker: WorkerPeer, meter: Meter, limit: float, done: list[int]) -> None:
-    found = worker.copies.copy_live(
-        target.copy_name, target.owner, limit, partial(meter.at, (target.pid, worker.device))
-    )
+    told = partial(meter.at, (target.pid, worker.device))
+    found = worker.copies.copy_live(target.copy_name, target.owner, limit, told, may_compute_beside(target))
     done.append(found.copied)
+
+
+def may_compute_beside(target: Target) -> bool:
+    """Returns whether a kernel of gcr may run while the program does.
+
+    NVIDIA's r580 does not preempt a context that it has checkpointed and restored: a kernel of another process waits
+    until that of the program is over, and after 4.4 s the driver ends the program's context (Xid 109). Copies to the
+    host do not wait. Seen on one H200 with the driver alone; docs/limitations.md.
+    """
+    return not target.process.suspension.was_saved or target.control.means is not ControlMeans.DRIVER
 
 
 def refuse_its_own_copy(targets: Sequence[Target]) -> None:

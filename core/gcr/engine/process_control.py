@@ -37,6 +37,7 @@ class ProcessControl(Struct):
 
     def save(self, deadline: float) -> None:
         """Takes the control state of a locked process off its devices."""
+        self.session.process.suspension.was_saved = True  # also where an undo gives it back
         self.session.control.checkpoint(self.session.pid, deadline)
 
     def is_saved(self) -> bool:

@@ -10,6 +10,7 @@ class Suspension(Struct):
     """The last suspension of a process: its transaction, its bytes by device, and the placement by the driver.
 
     unheld_by_device: bytes that the driver needs to take back a save that is not decided, and that nothing holds
+    was_saved: its control state was saved at some time, or may have been by a former daemon
     """
 
     transaction: int = 0
@@ -17,6 +18,7 @@ class Suspension(Struct):
     ballast_by_device: dict[str, int] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
     unheld_by_device: dict[str, int] = field(default_factory=dict)
+    was_saved: bool = False
 
     def came_back(self, moves: Moves) -> None:
         """Rewrites it for the devices that the process came back on."""

@@ -61,11 +61,20 @@ class LiveCopy:
         """Returns the parent's digests of an allocation; None where it has none of this size."""
         return self.parent.digests(id, size) if self.parent else None
 
-    def copied(self, id: int, start: int, digests: bytes) -> None:
-        """Enters a part of an allocation that is in the arena, with its digests."""
+    def copied(self, id: int, size: int, start: int, digests: bytes) -> None:
+        """Enters a part of an allocation that is in the arena, with its digests; `size`: of the allocation.
+
+        What the parent image has as well counts as there: nothing more is done for it then.
+        """
         first, count = start // CHUNK_BYTES, len(digests) // DIGEST_BYTES
-        self.digests[id][first * DIGEST_BYTES : (first + count) * DIGEST_BYTES] = digests
-        self.chunks[id][first : first + count] = bytes([Where.HERE]) * count
+        at = slice(first * DIGEST_BYTES, (first + count) * DIGEST_BYTES)
+        self.digests[id][at] = digests
+        where, parents = bytearray([Where.HERE]) * count, None if self.whole else self.parents(id, size)
+        if parents:
+            where = bytearray([Where.PARENT]) * count
+            for begin, end in differing(parents[at], digests):
+                where[begin:end] = bytes([Where.HERE]) * (end - begin)
+        self.chunks[id][first : first + count] = where
 
     def forget(self, id: int) -> None:
         """Removes an allocation that the program freed."""

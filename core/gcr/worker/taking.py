@@ -47,13 +47,15 @@ class AtTheCut(Struct):
     now: dict[int, bytes] = field(default_factory=dict)
 
 
-def copy_live(copy: HostCopy, deadline: float, progress: Progress) -> CopiedLive:
+def copy_live(copy: HostCopy, deadline: float, progress: Progress, beside: bool = True) -> CopiedLive:
     """Copies the held bytes that the parent lacks, or all, while the program runs and may free some.
 
-    `copy_out` is the cut.
+    `copy_out` is the cut. beside: the device may run kernels beside the program's; else all is copied, and the cut,
+    which the program stands still for, runs the first one.
     """
     began = time.monotonic()
-    make_ready(copy, deadline)
+    if beside:
+        make_ready(copy, deadline)
     with copy.lock, copy.memory.lock:
         sizes, layout = copy.memory.sizes, pack(copy.memory.ranges, copy.memory.sizes)
         copy.reserve(layout.size)
@@ -61,7 +63,7 @@ def copy_live(copy: HostCopy, deadline: float, progress: Progress) -> CopiedLive
         copy.live = live = LiveCopy(layout, copy.parent)
         live.begin(sizes)
         segments, ranges = copy.segments.parts, [*copy.memory.ranges]
-    wanted = _wanted(copy, live, sizes, ranges, deadline)
+    wanted = _wanted(copy, live, sizes, ranges if beside else (), deadline)
     in_order = {id: wanted[id] for id in sorted(wanted, key=layout.offsets.__getitem__)}
     done, next_at, total = 0, 0.0, sum(size for parts in wanted.values() for _, size in parts)
     at_work, end = 0.0, began + deadline
@@ -90,8 +92,8 @@ def make_ready(copy: HostCopy, deadline: float) -> None:
 def _wanted(
     copy: HostCopy, live: LiveCopy, sizes: Mapping[int, int], ranges: Sequence[DeviceRange], timeout: float
 ) -> Parts:
-    """Returns the parts that the parent lacks."""
-    if live.parent is None or live.whole:
+    """Returns the parts that the parent lacks. `ranges`: that the device may hash; without them all is wanted."""
+    if live.parent is None or live.whole or not ranges:
         return {id: [(0, size)] for id, size in sizes.items()}
     now = copy.memory.drain.hash(ranges, live.key, CHUNK_BYTES, timeout).digests
     return {id: live.stale(id, size, now.get(id))[1] for id, size in sizes.items()}
@@ -128,7 +130,7 @@ def _copy_slice(
     with memory.lock:
         for (id, start, _), digests in zip(flat, found, strict=True):
             if id in memory.specs:
-                live.copied(id, start, digests)
+                live.copied(id, memory.specs[id].size, start, digests)
     return sum(size for _, size in places), copying
 
 

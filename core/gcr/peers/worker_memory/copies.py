@@ -30,9 +30,14 @@ class WorkerCopies(WorkerCalls):
         """Gives the copy a Baseline, before it is made. The copy may lack the parent's bytes, unless it is `whole`."""
         self._call(ops.CompareWith(copy, owner, whole), [baseline], timeout=60.0)
 
-    def copy_live(self, copy: CopyName, owner: str, deadline: float, progress: Progress) -> ops.CopiedLive:
-        """Copies all held memory to the arena while the program runs. `drain` then copies the later changes."""
-        return self._call(ops.CopyLive(copy, owner, deadline), timeout=deadline + 5, progress=progress)
+    def copy_live(
+        self, copy: CopyName, owner: str, deadline: float, progress: Progress, beside: bool
+    ) -> ops.CopiedLive:
+        """Copies all held memory to the arena while the program runs. `drain` then copies the later changes.
+
+        beside: the device may tell by a kernel of its own what the parent image lacks; else all is copied
+        """
+        return self._call(ops.CopyLive(copy, owner, deadline, beside), timeout=deadline + 5, progress=progress)
 
     def drain(
         self,

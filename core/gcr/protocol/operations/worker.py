@@ -232,9 +232,12 @@ class CopiedLive(Moved, frozen=True):
 
 
 class CopyLive(Named[CopiedLive], frozen=True):
+    """`beside`: the device may run kernels of the worker beside the program's."""
+
     op = "copy_live"
 
     deadline: float
+    beside: bool
 
 
 class Drained(Moved, frozen=True):

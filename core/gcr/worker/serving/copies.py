@@ -62,7 +62,7 @@ class CopyServing(Struct, frozen=True):
 
     def _copy_live(self, asked: ops.CopyLive, request: Request) -> ops.CopiedLive:
         copy = self.holdings.copy(asked.copy, asked.owner)
-        return copy_live(copy, asked.deadline, self.link.teller(request, OUT))
+        return copy_live(copy, asked.deadline, self.link.teller(request, OUT), asked.beside)
 
     def _drain(self, asked: ops.Drain, request: Request) -> ops.Drained:
         copy, teller = self.holdings.copy(asked.copy, asked.owner), self.link.teller(request, OUT)
