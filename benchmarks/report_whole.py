@@ -56,11 +56,16 @@ def _beside(ours: Row, theirs: Row) -> Iterator[Line]:
     out, back = first["out"]["phases_s"], cached["back"]["phases_s"]
     yield _share("device and control, out", out["vram_free"] - out["prepared"], whole["page cache"]["out_s"], 5)
     yield _share("device and control, in", back["back"] - back["room"], whole["page cache"]["answered_s"], 5)
-    pages, alone = out["published"] - out["left"], theirs["context"]["page cache"]
+    pages, alone = _pages(out), theirs["context"]["page cache"]
     yield _share("host pages, out, durable, of CRIU's with the context", pages, alone["synced_s"], 1)
     yield _share(
         "host pages, in, of CRIU's with the context", cached["back"]["processes_s"]["made"], alone["answered_s"], 1
     )
+
+
+def _pages(out: Row) -> float:
+    """Returns the seconds that a stop takes for the host's pages: CRIU's own, and those after the device's bytes."""
+    return float(out["dumped"] - out["left"] + out["published"] - max(out["held"], out["dumped"]))
 
 
 def _half(what: str, ours: float, theirs: float, way: str) -> Line:
