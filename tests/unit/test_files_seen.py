@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gcr.criu.contents import PIECE, Content, names
 from gcr.criu.files import Change, FileSeen, What, changed, seen
 
 HOLDS = """
@@ -43,7 +44,7 @@ def test_named_files_are_noted_and_others_are_not(held: Finding, tmp_path: Path)
         (f"{tmp_path}/mapped", len(TEXT), False),
         (f"{tmp_path}/read", len(TEXT), False),
     ]
-    assert len({each.content for each in found}) == 1 and found[0].content.startswith("blake2b:")
+    assert len({each.content for each in found}) == 1 and found[0].content.startswith("blake3:")
     assert changed(found) == []
 
 
@@ -72,6 +73,28 @@ def test_a_change_is_found(held: Finding, tmp_path: Path, name: str, text: str |
     path = tmp_path / name
     path.unlink() if text is None else path.write_text(text)
     assert changed(found) == ([Change(str(path), what)] if what else [])
+
+
+@pytest.mark.parametrize("at", [0, PIECE - 1, PIECE, 2 * PIECE])
+def test_a_change_of_one_byte_of_a_large_file_is_found(tmp_path: Path, at: int) -> None:
+    path, text = tmp_path / "large", bytearray(2 * PIECE + 1)
+    path.write_bytes(text)
+    before = names([Content(path, len(text)), Content(tmp_path / "gone", 1)])
+    text[at] = 1
+    path.write_bytes(text)
+    after = names([Content(tmp_path / "gone", 1), Content(path, len(text))])
+    assert isinstance(before[0], str) and isinstance(after[1], str) and before[0] != after[1]
+    assert isinstance(before[1], FileNotFoundError) and isinstance(after[0], FileNotFoundError)
+
+
+def test_a_name_of_before_is_compared_still(tmp_path: Path) -> None:
+    path = tmp_path / "old"
+    path.write_text(TEXT)
+    content = "blake2b:087c9eb974ffa04a"  # the beginning of the name that an earlier version gave
+    note = FileSeen(str(path), len(TEXT), content, grows=False)
+    assert changed([note]) == []
+    path.write_text(TEXT[::-1])
+    assert changed([note]) == [Change(str(path), What.OTHER)]
 
 
 def test_notes_are_kept_as_json(held: Finding) -> None:
