@@ -147,3 +147,25 @@ def test_a_request_that_is_given_up_ends_at_once() -> None:
         began = time.monotonic()
         asyncio.run(ask(address, begun))
         assert time.monotonic() - began < 2
+
+
+def test_a_request_that_is_given_up_as_its_answer_comes_leaves_no_connection_behind() -> None:
+    """The thread has the answer, and the caller was cancelled before it heard."""
+
+    async def ask(address: PeerAddress) -> bytes:
+        with ThreadPoolExecutor(4) as pool:
+            some = Lines(address, None, of_the_system(), pool)
+            task = asyncio.create_task(some.read("/", {}, memoryview(bytearray(len(BODY))), lambda: None))
+            await asyncio.sleep(0)
+            time.sleep(0.3)  # the answer comes meanwhile, and the loop does not see it
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert task.cancelled()
+            into = bytearray(len(BODY))
+            await some.read("/", {}, memoryview(into), lambda: None)
+            await some.close()
+            return bytes(into)
+
+    with peer(whole, whole, whole) as (address, asked):
+        assert asyncio.run(ask(address)) == BODY
+    assert asked == [1, 2]

@@ -44,7 +44,7 @@ class Line:
     def __init__(self, address: PeerAddress, tls: ssl.SSLContext) -> None:
         self._name, self._address, self._tls = str(address), address, tls
         self._socket: socket.socket | None = None
-        self._lock, self._aborted = Lock(), False
+        self._lock, self.aborted = Lock(), False
 
     def read(self, path: str, headers: Mapping[str, str], into: memoryview, moved: Callable[[], object]) -> None:
         """Fills `into` with the answer. Raises NotSent, PeerUnusable; the connection is of no use then."""
@@ -111,7 +111,7 @@ class Line:
     def abort(self) -> None:
         """Ends the request under way; its thread raises NotSent."""
         with self._lock:
-            self._aborted = True
+            self.aborted = True
             if self._socket:
                 with suppress(OSError):
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # ssl's own would first take TLS away
@@ -153,7 +153,7 @@ class Line:
                 made = self._tls.wrap_socket(made, server_hostname=self._address.host)
             made.settimeout(STALLED_S)
             with self._lock:
-                if self._aborted:
+                if self.aborted:
                     raise NotSent("the request was given up")
                 self._socket = made
         except BaseException:
@@ -210,7 +210,7 @@ class Lines:
 
     def _over(self, line: Line, work: "asyncio.Future[Any]") -> None:
         self._working.pop(line, None)
-        if work.cancelled() or work.exception():
+        if work.cancelled() or work.exception() or line.aborted:  # its answer may have come just before
             line.close()
         else:
             self._resting.append(line)
