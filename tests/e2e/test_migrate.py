@@ -208,6 +208,40 @@ def test_a_target_daemon_that_dies_while_devices_are_filled_leaves_the_job_at_th
     runs_at(nodes, "a", out)
 
 
+@pytest.mark.parametrize(
+    ("node", "what"),
+    [
+        ("a", "gcr.daemon"),
+        ("a", "gcr.image_helper"),
+        ("b", "gcr.daemon"),
+        ("b", "gcr.migration_helper"),
+        ("", "the coordinator"),
+        ("", "the cable"),
+    ],
+)
+@pytest.mark.slow
+def test_packs_that_were_sent_ahead_of_an_image_that_fails_are_not_left(nodes: TwoNodes, node: str, what: str) -> None:
+    """The source has written its device memory, and the target has that; the processes are in no image yet."""
+    out, held = nodes.run(*WORDS), nodes.a.folder / "dumped"
+    nodes.a.inject(f"checkpoint.dumped hold {nodes.a.place}/dumped")
+    moving = nodes.begin()
+    nodes.until(lambda: held.exists() and "came ahead" in nodes.b.logs(), "a pack comes ahead")
+    assert len(nodes.b.images()) < len(nodes.a.images()) + 1
+    if what == "the cable":
+        nodes.cut()
+    elif what == "the coordinator":
+        moving.kill()
+    else:
+        (nodes.a if node == "a" else nodes.b).kill(what)
+    held.unlink(missing_ok=True)
+    said = [nodes.said(moving)]
+    if left := [each for each in (nodes.a, nodes.b) if each.records()]:
+        assert all(each.gcr("daemon", "start").code == 0 for each in left)
+        said.append(nodes.migrate("--recover"))
+    assert "taken_back" in [each.body.get("outcome") for each in said], said
+    runs_at(nodes, "a", out)
+
+
 @pytest.mark.slow
 def test_a_network_that_breaks_before_the_last_image_is_there_leaves_the_job_at_the_source(nodes: TwoNodes) -> None:
     out = nodes.run(*WORDS)

@@ -76,7 +76,7 @@ class Writing(Struct):
             ops.Take: lambda asked, _fds, request: self.take(asked, request),
             ops.Withdraw: lambda _asked, _fds, _request: self._withdraw(),
             ops.Write: lambda asked, _fds, request: Answer(self.write(asked, request)),
-            ops.WriteHeld: lambda asked, _fds, request: Answer(self.write(asked.facts, request, held=True)),
+            ops.WriteHeld: lambda asked, _fds, request: Answer(self.write(asked.facts, request, True, asked.ahead)),
             ops.AddFolder: lambda asked, _fds, request: Answer(self._add_folder(asked, request)),
         }
 
@@ -151,8 +151,8 @@ class Writing(Struct):
             if writer and self._written:
                 writer.store.remove([self._written])
 
-    def write(self, asked: ops.Write, request: Request, held: bool = False) -> ops.Written:
-        """Writes the image; it is durable when this returns, unless `held`.
+    def write(self, asked: ops.Write, request: Request, held: bool = False, ahead: bool = False) -> ops.Written:
+        """Writes the image; it is durable when this returns, unless `held`. `ahead`: other nodes may have the packs.
 
         Raises StoreUnusable, ImageExists; then there is no image.
         """
@@ -165,6 +165,9 @@ class Writing(Struct):
             who = {(table.pid, table.start_time, _as_imaged(asked, table).stack) for table in tables}
             parent, refused = self._found_parent(who)
             self._writer.add(self.lent.additions(parent))
+            if ahead:
+                self._writer.send_ahead()
+                reach("image.ahead")
             written = {**self.lent.written(self._writer, parent), **self.streams.written(self._writer)}
             unpublished = Unpublished(asked, tables, written, refused)
             if held:

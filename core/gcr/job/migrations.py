@@ -240,6 +240,11 @@ def image_of(id: str, number: int) -> str:
     return f"migration-{id[:_DIGITS]}-{number}"
 
 
+def is_of_migration(image: str) -> bool:
+    """Returns whether an image has such a name. A job that is stopped into one is on its way to another node."""
+    return bool(_IMAGE.match(image))
+
+
 def refuse_to_leave(job: str, image: str | None) -> None:
     """Raises NoSuchMigration where a job would be stopped into the image of a migration that is over.
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import asdict, replace
 
@@ -78,20 +79,22 @@ def _filled(step: Fill, end: float) -> Filled:
 
 def _awaited(step: Pull, end: float, tell: Tell) -> Pulled:
     """Pulls an image that is being made at the source just now. Raises NoSuchMigration once it is not wanted."""
-    import gcr.image.exchange.pulling  # noqa: F401 - while there is time
+    try:
+        while True:
+            try:
+                return _timed(step, max(1.0, end - time.monotonic()), tell, awaits=True)
+            except NoSuchImage:
+                if time.monotonic() > end:
+                    raise
+                _refuse_over(step)
+    except NoSuchMigration:
+        _clean()  # of packs that were sent ahead of the image
+        raise
 
-    while True:
-        try:
-            return _timed(step, max(1.0, end - time.monotonic()), tell, _AWAIT_S)
-        except NoSuchImage:
-            if time.monotonic() > end:
-                raise
-            _refuse_over(step)
 
-
-def _timed(step: Pull, limit: float, tell: Tell, wait_s: float = 0.0) -> Pulled:
+def _timed(step: Pull, limit: float, tell: Tell, awaits: bool = False) -> Pulled:
     began = time.monotonic()
-    moved = _moved(step, limit, tell, wait_s)
+    moved = _moved(step, limit, tell, awaits)
     return Pulled(bytes_moved=moved, pull_s=time.monotonic() - began)
 
 
@@ -102,8 +105,8 @@ def _refuse_over(step: Pull) -> None:
         raise NoSuchMigration(f"the migration {step.id} of {step.job} is over here")
 
 
-def _moved(step: Pull, limit: float, tell: Tell, wait_s: float) -> int:
-    """Returns the bytes that were pulled. The source may take `wait_s` seconds until it has the image."""
+def _moved(step: Pull, limit: float, tell: Tell, awaits: bool) -> int:
+    """Returns the bytes that were pulled. `awaits`: the source is making the image. Raises NoSuchMigration then."""
     from gcr.image.crypto.cipher import PLAIN
     from gcr.image.exchange.address import PeerAddress, pinned_tls
     from gcr.image.exchange.pulling import Peers, pull_from_peers
@@ -113,8 +116,11 @@ def _moved(step: Pull, limit: float, tell: Tell, wait_s: float) -> int:
         tell(ProgressEvent(**asdict(now)))
 
     tls = pinned_tls(step.exchange.certificate)
+    wait_s = _AWAIT_S if awaits else 0.0
     peers = Peers([PeerAddress.parsed(step.exchange.address)], step.exchange.token, tls, wait_s=wait_s)
-    return pull_from_peers(store_path(), step.image, peers, None, Transfer("pull", limit, told), PLAIN).bytes_moved
+    check = partial(_refuse_over, step) if awaits else None
+    transfer = Transfer("pull", limit, told)
+    return pull_from_peers(store_path(), step.image, peers, None, transfer, PLAIN, check).bytes_moved
 
 
 # ---- the job runs here -----------------------------------------------------------------------------------------------

@@ -92,9 +92,12 @@ class ImagePeer(Struct):
         """Makes the image durable; returns its costs. Raises StoreUnusable; PeerGone, which leaves the result open."""
         return self._asked(facts, timeout, patience)
 
-    def write_held(self, facts: ops.Write, timeout: float, patience: Patience) -> ops.Written:
-        """Brings the image's bytes to the store; there is no image before `add_folder`. Raises as `write`."""
-        return self._asked(ops.WriteHeld(facts), timeout, patience)
+    def write_held(self, facts: ops.Write, ahead: bool, timeout: float, patience: Patience) -> ops.Written:
+        """Brings the image's bytes to the store; there is no image before `add_folder`. Raises as `write`.
+
+        ahead: another node may have the packs before there is an image
+        """
+        return self._asked(ops.WriteHeld(facts, ahead), timeout, patience)
 
     def add_folder(self, folder: str, facts: ops.Write, timeout: float, patience: Patience) -> ops.Written:
         """Adds the files of processes to an image that was held, and makes it durable. Raises as `write`."""

@@ -98,10 +98,11 @@ def pulled(
     tls: SSLContext | None = None,
     timeout: float | None = 60.0,
     wait_s: float = 0.0,
+    awaiting: Callable[[], object] | None = None,
 ) -> MovedFromPeers:
     addresses = [node if isinstance(node, PeerAddress) else node.address for node in nodes]
     peers = Peers(addresses, token, tls or of_the_system(), limits, wait_s)
-    return pull_from_peers(store.path, name, peers, url, Transfer("pull", timeout), store.cipher)
+    return pull_from_peers(store.path, name, peers, url, Transfer("pull", timeout), store.cipher, awaiting)
 
 
 def shares(moved: MovedFromPeers) -> Mapping[str, int]:

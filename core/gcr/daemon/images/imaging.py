@@ -32,6 +32,7 @@ from gcr.engine.tidying import quietly
 from gcr.errors import GcrError, Interrupted, PeerGone, typed
 from gcr.image.files.manifest import Manifest
 from gcr.imageerrors import HashMissed, ImageFailed, NoSuchImage, NotDurable
+from gcr.job.migrations import is_of_migration
 from gcr.job.states import State
 from gcr.parked import place_of as place_of_parked
 from gcr.peers.image import ImagePeer
@@ -162,7 +163,8 @@ class Imaging(Struct, eq=False):
         """
         with_data = self.lend_held(targets)
         self.facts = _facts(with_data or targets, time.time(), course)
-        written = partial(self.ready().write_held, self.facts, NO_TIMEOUT, _watched(self, course))
+        ahead = is_of_migration(self.order.name)
+        written = partial(self.ready().write_held, self.facts, ahead, NO_TIMEOUT, _watched(self, course))
         self.holding = on_thread("gcr-hold", written)
 
     def write_held(self, targets: Sequence[Target], created: float, course: Course) -> None:

@@ -19,13 +19,13 @@ from gcr.image.chunks.entry import BLOCK
 from gcr.image.disk.regular import bytes_at, open_file, read_file
 from gcr.image.exchange.notes import Noted, Run
 from gcr.image.exchange.wire import MOST_PACKS, MOST_RUNS, Look, LookPack, Told, ToldPack
-from gcr.image.files.names import hashes_path, manifest_path, references_path, root_path
+from gcr.image.files.names import ahead_path, hashes_path, manifest_path, references_path, root_path
 from gcr.image.files.smallfiles import MOST_BESIDE, MOST_MANIFEST
 from gcr.image.pack.format import ARRIVING, DISTRUSTED, ID, NOTES, SUFFIX, Footer
 from gcr.image.store.mark import MARK, MOST_MARK
 from gcr.imageerrors import Damaged
 
-_SMALL = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(json|chunks|hashes|cut)\Z")
+_SMALL = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(json|chunks|hashes|cut|ahead([1-9][0-9]{0,2}))\Z")
 _PATHS = {"json": manifest_path, "chunks": references_path, "hashes": hashes_path, "cut": root_path}
 _MOST_NOTED = 2 * MOST_PACKS  # notes that are kept open
 _MOST_GIVEN = 4096  # runs of one pack that are remembered
@@ -80,7 +80,9 @@ class Offer:
         if not found:
             raise NotHere
         with _or_not_here():
-            fd = open_file(self.store / _PATHS[found[2]](found[1]))
+            fd = open_file(
+                self.store / (ahead_path(found[1], int(found[3])) if found[3] else _PATHS[found[2]](found[1]))
+            )
         try:
             size = os.fstat(fd).st_size
             if size > max(MOST_MANIFEST, MOST_BESIDE):

@@ -19,7 +19,10 @@ from gcr.cutroot import MOST as MOST_OF_A_ROOT
 from gcr.cutroot import Root
 from gcr.exchangeerrors import ImagesDiffer, PeerUnusable
 from gcr.image.crypto.cipher import Cipher
+from gcr.image.disk.durable import sync
+from gcr.image.disk.failing import usable, with_room
 from gcr.image.exchange.address import PeerAddress
+from gcr.image.exchange.awaiting import Coming
 from gcr.image.exchange.bringing import THREADS, TICK_S, Bringing, Brought, Hands
 from gcr.image.exchange.coming import ComingPack, piece_bytes
 from gcr.image.exchange.giver import Bucket, Connections, Giver, Node
@@ -33,7 +36,7 @@ from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, manifest_of
 from gcr.image.pack.format import Pack
 from gcr.image.remote.arriving import Arriving
 from gcr.image.remote.folder import remote_at
-from gcr.image.remote.pull import Elsewhere, pull_from
+from gcr.image.remote.pull import Elsewhere, opened, pull_from
 from gcr.image.remote.push import Moved
 from gcr.image.remote.transfer import Transfer
 from gcr.image.store.store import Store
@@ -75,14 +78,23 @@ class Peers(Struct, frozen=True):
 
 
 def pull_from_peers(
-    folder: Path, name: str, peers: Peers, url: str | None, transfer: Transfer, cipher: Cipher
+    folder: Path,
+    name: str,
+    peers: Peers,
+    url: str | None,
+    transfer: Transfer,
+    cipher: Cipher,
+    awaiting: Callable[[], object] | None = None,
 ) -> MovedFromPeers:
     """Pulls an image from peers, and from the store at `url` what no peer has.
 
+    awaiting: the first peer is making the image; called now and then until it has, and may raise
     Raises as `pull` does, and PeerUnusable, ImagesDiffer, PiecesMissing.
     """
     elsewhere = Elsewhere(remote_at(url, cipher), name) if url else None
     with Swarming(name, peers, elsewhere, cipher, transfer) as swarming:
+        if awaiting:
+            swarming.await_image(folder, transfer, awaiting)
         moved = pull_from(swarming, folder, transfer, cipher)
     brought = swarming.brought
     shares = [Share(peer, size, peer in brought.distrusted) for peer, size in sorted(brought.bytes.items())]
@@ -127,6 +139,32 @@ class Swarming:
 
     async def _closed(self) -> None:
         await self._connections.close()
+
+    # ---- an image that is being made ----------------------------------------------------------------------------
+
+    def await_image(self, folder: Path, transfer: Transfer, check: Callable[[], object]) -> None:
+        """Brings packs that the first node sends ahead, until that has the image, or answers no more.
+
+        They are of no image until then, and stay if there will be none. `check` is called between them, and may raise.
+        Raises as `pull` does.
+        """
+        coming, number = Coming(self._name, self._nodes[0], self._peers.wait_s), 1
+        try:
+            while came := self._done(coming.pack(number)):
+                if isinstance(came, Pack):
+                    self._bring_ahead(folder, came, transfer)
+                    number += 1
+                check()
+        finally:
+            self._runner.run(coming.end())
+
+    def _bring_ahead(self, folder: Path, pack: Pack, transfer: Transfer) -> None:
+        with usable(folder), with_room(folder, lambda: transfer.left), opened(folder, transfer, self._cipher) as store:
+            if not store.packs.has(pack):
+                transfer.total += pack.bytes
+                self.bring(store, [pack], transfer)
+                sync(store.packs.folder)
+                log.info("image %s: a pack of %d bytes came ahead", self._name, pack.bytes)
 
     # ---- which image --------------------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """The messages between nodes: HTTP/1.1, with the token of the exchange as a bearer token in each request.
 
     GET  /1/mark                          the mark of the store: whether it is encrypted, and with which key's check
-    GET  /1/images/NAME.json|chunks|hashes|cut    a small file of an image, as it is stored; `cut`: gcr.cutroot.
+    GET  /1/images/NAME.json|chunks|hashes|cut|ahead1|ahead2…
+                                          a small file of an image, as it is stored; `cut`: gcr.cutroot, `ahead1`:
+                                          gcr.image.files.ahead.
                                           With `Prefer: wait=SECONDS` (RFC 7240) the answer waits for it
     POST /1/look                          a Look, answered by a Told: what the node has of some packs
     GET  /1/packs/ID                      bytes of a pack as they are stored: `Range: bytes=…`, `If-Match: "SEAL"`

@@ -9,6 +9,8 @@ from gcr.image.files.manifest import SUFFIX as MANIFEST
 from gcr.image.files.references import SUFFIX as CHUNKS
 
 PULLED = ".pulled"
+AHEAD = ".ahead"  # and a number: of a pack that is sent ahead of the image
+NEW_AHEAD = f"{AHEAD}.new"
 NEW = f"{MANIFEST}.new"  # of a manifest that is being written
 PROBE = f"{MANIFEST}.link"
 NEW_ROOT = f"{ROOT}.new"
@@ -46,6 +48,16 @@ def pulled_path(name: str) -> str:
 def claim_path(name: str) -> str:
     """Returns the path in the store of the file that a writer of this image locks. Raises UsageError."""
     return _path(name, NEW)
+
+
+def ahead_path(name: str, number: int) -> str:
+    """Returns the path in the store of the note of a pack that is sent ahead. Raises UsageError."""
+    return _path(name, f"{AHEAD}{number}")
+
+
+def new_ahead_path(name: str) -> str:
+    """Returns the path in the store of such a note that is being written. Raises UsageError."""
+    return _path(name, NEW_AHEAD)
 
 
 def root_path(name: str) -> str:

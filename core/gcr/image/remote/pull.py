@@ -79,7 +79,7 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
 def pull_from(source: Source, folder: Path, transfer: Transfer, cipher: Cipher) -> Moved:
     """Pulls the image of a source, as `pull` does."""
     manifest, theirs = source.manifest()
-    with usable(folder), with_room(folder, lambda: transfer.left), _opened(folder, transfer, cipher) as store:
+    with usable(folder), with_room(folder, lambda: transfer.left), opened(folder, transfer, cipher) as store:
         root = _missing_root(store, manifest, source)
         if store.images.is_there(manifest):
             missing = _bring_packs(store, manifest, source, transfer)
@@ -103,7 +103,7 @@ def pull_from(source: Source, folder: Path, transfer: Transfer, cipher: Cipher) 
 
 
 @contextmanager
-def _opened(folder: Path, transfer: Transfer, cipher: Cipher) -> Iterator[Store]:
+def opened(folder: Path, transfer: Transfer, cipher: Cipher) -> Iterator[Store]:
     """Opens the store, which is made if there is none, and keeps its files within the block."""
     store = Store(folder, cipher, transfer.pulse)
     with store.used():
@@ -163,7 +163,7 @@ def _refuse_misplaced(store: Store, manifest: Manifest, references: bytes, sourc
 def _bring_packs(store: Store, manifest: Manifest, source: Source, transfer: Transfer) -> Sequence[Pack]:
     """Brings the packs that are not here, or are damaged. Raises Damaged if another pack here has the id of one."""
     missing = [pack for pack in manifest.packs if not store.packs.has(pack)]
-    transfer.total = sum(pack.bytes for pack in missing)
+    transfer.total += sum(pack.bytes for pack in missing)
     source.bring(store, missing, transfer)
     sync(store.packs.folder)
     return missing

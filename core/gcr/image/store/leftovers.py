@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gcr.image.files.names import NEW, NEW_ROOT, PROBE
+from gcr.image.files.names import NEW, NEW_AHEAD, NEW_ROOT, PROBE
 from gcr.image.pack.format import ARRIVING, FILE, NOTES, UNFINISHED
 from gcr.listing import listed
 
-_BESIDE = r"json\.new|json\.link|chunks|hashes|pulled|cut|cut\.new"  # a manifest
+_BESIDE = r"json\.new|json\.link|chunks|hashes|pulled|cut|cut\.new|ahead[0-9]{1,3}|ahead\.new"  # a manifest
 OURS = re.compile(rf"([a-z][a-z0-9._-]{{0,62}})\.(?:{_BESIDE})\Z")
 RESUMABLE_S = 86400.0  # the next pull may take up what one has left for so long
 
@@ -22,7 +22,7 @@ def unfinished(packs: Path, images: Path, names: Collection[str]) -> Iterator[Pa
     yield from listed(packs, NOTES)
     for path in listed(images):
         ours = OURS.match(path.name)
-        if ours and (ours[1] not in names or path.name.endswith((NEW, PROBE, NEW_ROOT))):
+        if ours and (ours[1] not in names or path.name.endswith((NEW, PROBE, NEW_ROOT, NEW_AHEAD))):
             yield path
 
 

@@ -92,7 +92,7 @@ class PartWriter:
             self._hold(begun)
             most = max(GROUP_BYTES, padded(self.chunk_bytes))
             placing = Placing(self.store, self.counts, most, self.going, self.packing)
-            begun.callback(placing.pack.abandon)
+            begun.callback(placing.abandon)
             cores = max(2, os.cpu_count() or 1)  # a thread that names waits for nothing; more get in each other's way
             naming = begun.enter_context(started(min(self.threads, cores), "gcr-name"))
             filling = begun.enter_context(started(min(self.threads, WAITING), "gcr-fill"))
@@ -196,6 +196,12 @@ class PartWriter:
             found, digests = bytes(brought.references), bytes(brought.digests) if self.key else b""
             finished.result()
             return Part(self._work.placing.used(), found, digests, self.counts, self._work.placing.pack.pacer.pace())
+
+    def _turn(self) -> Pack | None:
+        """Finishes the pack so far, and begins another; None where nothing was written. No call adds meanwhile."""
+        with usable(self.store.path):
+            self._refuse_failed()
+            return self._work.filling.submit(self._work.placing.turn).result()
 
     def _add_all(self, pieces: Iterable[Piece]) -> None:
         self._refuse_failed()

@@ -1,6 +1,7 @@
 """Places the chunks of an image: in a pack that the store has, in this image's own pack, or nowhere if zero."""
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from threading import Lock
 
 from msgspec import Struct
@@ -59,13 +60,23 @@ class Placing:
         self._lock = Lock()
         self._before = Known()  # chunks that the store had
         self._usage = Usage(store.images, going, self._before)
-        self._here: dict[bytes, int] = {}  # by name: the block in this image's pack, or 0 for zeros
+        self._here: dict[
+            bytes, Place
+        ] = {}  # by name: the place in a pack of this image; zeros are in one without a name
+        self._ours = {""}  # the packs of this image
+        self._finished_at = 0  # bytes written to its packs that are finished
         self._numbers = {"": ZEROS}  # of packs, in the order of first use; the pack without a name is that of zeros
         self._finished: dict[str, Pack] = {}
         for reader in store.packs.trusted():
             self._finished[reader.pack.id] = reader.pack
             self._before.add(reader)
-        self.pack = PackWriter(store.packs.folder, store.cipher, most, packing)
+        self._new_pack = partial(PackWriter, store.packs.folder, store.cipher, most, packing)
+        self.pack = self._begun()
+
+    def _begun(self) -> PackWriter:
+        pack = self._new_pack()
+        self._ours.add(pack.id)
+        return pack
 
     def prepare(self) -> None:
         """Makes the table of the store's chunks, which the first chunk to be placed waits for else."""
@@ -130,17 +141,30 @@ class Placing:
                 unknown[chunk.name] = piece[1]
         entries = self.pack.place([(name, len(data)) for name, data in unknown.items()])
         for entry in entries:
-            self._here[entry.name] = entry.block
-            places[entry.name] = self.pack.id, entry.block
+            places[entry.name] = self._here[entry.name] = self.pack.id, entry.block
         self._counts.written += sum(entry.size for entry in entries)
         brought = [self._brought(piece[0], chunk, *places[chunk.name]) for piece, chunk in placed]
         return Placed(entries, [*unknown.values()], brought, waiting)
 
-    def finish(self) -> None:
-        """Finishes this image's pack if anything was written to it. Raises OSError."""
-        if self._counts.written:
-            self._finished[self.pack.id] = self.pack.finish()
-            self._counts.stored = self.pack.pacer.stored
+    def finish(self) -> Pack | None:
+        """Finishes this image's pack, and returns it; None if nothing was written to it. Raises OSError."""
+        if self._counts.written == self._finished_at:
+            return None
+        found = self._finished[self.pack.id] = self.pack.finish()
+        self._finished_at = self._counts.written
+        self._counts.stored += self.pack.pacer.stored
+        return found
+
+    def turn(self) -> Pack | None:
+        """Finishes the pack as `finish`, and begins another. No chunk is on its way to a place. Raises OSError."""
+        found = self.finish()
+        if found:
+            self.pack = self._begun()
+        return found
+
+    def abandon(self) -> None:
+        """Removes the pack that is not finished. Raises nothing."""
+        self.pack.abandon()
 
     def used(self) -> Sequence[Pack]:
         """Returns the packs that the image needs, as its references count them."""
@@ -148,13 +172,13 @@ class Placing:
 
     def _places(self, name: bytes) -> Sequence[Place]:
         """Returns where a chunk is; zeros are in a pack without a name. The lock is held."""
-        if (block := self._here.get(name)) is None:
+        if (place := self._here.get(name)) is None:
             return [*self._before.places(name)]
-        return [(self.pack.id if block else "", block)]
+        return [place]
 
     def _chosen(self, found: Sequence[Place]) -> Place | None:
         """Returns a place that is not in a sparse pack."""
-        return next((each for each in found if each[0] in ("", self.pack.id) or self._usage.is_dense(each[0])), None)
+        return next((each for each in found if each[0] in self._ours or self._usage.is_dense(each[0])), None)
 
     def _brought(self, number: int, chunk: Chunk, pack: str, block: int) -> Brought:
         """Numbers the pack at its first use. The lock is held."""
@@ -165,4 +189,4 @@ class Placing:
         self._counts.total += size
         if name == self._store.cipher.name_of_zeros(size):
             self._counts.zero += size
-            self._here.setdefault(name, 0)
+            self._here.setdefault(name, ("", 0))

@@ -1,15 +1,20 @@
 """Writes an image in one process: all of its chunks, then its manifest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from gcr.hashing import HashKey
 from gcr.image.disk.failing import usable
+from gcr.image.disk.threads import groups
+from gcr.image.files import ahead
+from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Manifest
 from gcr.image.store.claim import Claim
 from gcr.image.write.part import PartWriter
 from gcr.image.write.publishing import Contents, publish
+
+AHEAD_BYTES = 128 << 20  # of files; another node has the most of them before the image is there
 
 
 @dataclass(slots=True)
@@ -22,11 +27,34 @@ class ImageWriter(PartWriter):
 
     key: HashKey = field(default_factory=HashKey.random)
     _claim: Claim = field(init=False)
+    _ahead: int = 0  # packs that are noted
+    _sent: int | None = None  # bytes in these; None where no pack is sent ahead
 
     def _hold(self, begun: ExitStack) -> None:
         self.store.sweep()
         PartWriter._hold(self, begun)  # super() does not know a class with slots
         self._claim = begun.enter_context(self.store.claimed(self.name))
+
+    def send_ahead(self) -> None:
+        """Offers what was added to other nodes, before there is an image (files/ahead.py), and what follows in parts.
+
+        No call adds meanwhile. Raises StoreUnusable.
+        """
+        with usable(self.store.path):
+            if self._ahead < ahead.MOST_PACKS and (pack := self._turn()):
+                self._ahead += 1
+                ahead.note(self.store.path, self.name, self._ahead, pack)
+            self._sent = self.counts.written
+
+    def add_files(self, files: Iterable[tuple[ImagedFile, memoryview]]) -> None:
+        """Adds as PartWriter does; large files go ahead in parts, where what came before did."""
+        if self._sent is None:
+            PartWriter.add_files(self, files)
+            return
+        for some in groups(self._pieces_of(files), lambda piece: len(piece[1]), AHEAD_BYTES):
+            self._add_all(some)
+            if self.counts.written - self._sent >= AHEAD_BYTES // 2:
+                self.send_ahead()
 
     def commit(self, described: Callable[[Contents], Manifest]) -> Manifest:
         """Publishes the image, once; it outlives any crash when this returns. `described` makes its manifest."""

@@ -129,11 +129,15 @@ class Write(Operation[Written], frozen=True):
 
 
 class WriteHeld(Operation[Written], frozen=True):
-    """The same, and there is no image yet when the answer comes, but its bytes are in the store: see `AddFolder`."""
+    """The same, and there is no image yet when the answer comes, but its bytes are in the store: see `AddFolder`.
+
+    ahead: another node may have the packs before there is an image
+    """
 
     op = "write_held"
 
     facts: Write
+    ahead: bool = False
 
 
 class AddFolder(Operation[Written], frozen=True):
