@@ -18,7 +18,7 @@ go, and the next daemon finds a suspended job.
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from functools import partial
@@ -179,7 +179,7 @@ class Whole(Struct):
             for process in self.job.begun:
                 absence.send_agent(process)
             self.course.mark("left")
-            self._described().write(folder)
+            self._described(imaging).write(folder)
             self.course.tell("dumping")
             self.helper.dump(folder, _dump_s(self.seen.pids))
             self.course.mark("dumped")
@@ -203,10 +203,10 @@ class Whole(Struct):
             log.warning("job %s: its supervisor has parked it, and did not say so: %s", self.job.name, error)
         self.job.supervision.parked = KeptImage(place.store, image)
 
-    def _described(self) -> StoppedJob:
+    def _described(self, imaging: Imaging) -> StoppedJob:
         job = self.job
         assert job.decision
-        devices = tuple((each.uuid, each.name) for each in self.node.control(job.world).devices())
+        devices = tuple(imaging.facts.models.items() if imaging.facts else self._devices())
         return StoppedJob(
             token=job.token,
             argv=job.program.argv,
@@ -214,6 +214,10 @@ class Whole(Struct):
             socket=str(socket_path()),
             decision=replace(job.decision, devices=devices),
         )
+
+    def _devices(self) -> Iterator[tuple[str, str]]:
+        """Yields all devices, by UUID and name: a driver takes some milliseconds for the answer."""
+        return ((each.uuid, each.name) for each in self.node.control(self.job.world).devices())
 
     def _come_back(self) -> None:
         """Has CRIU let the processes go, and their agents return."""
