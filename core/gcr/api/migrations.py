@@ -254,12 +254,13 @@ class Offered(Answer, frozen=True, kw_only=True):
 class Pulled(Answer, frozen=True, kw_only=True):
     """A pull. `processes_s`: seconds until the processes were there, 0 where they were not asked for.
 
-    filled: the end of the fill beside it
+    phases_s: the end of each part of that, in seconds from the pull's end · filled: the end of the fill beside it
     """
 
     bytes_moved: int
     pull_s: float
     processes_s: float = 0.0
+    phases_s: Mapping[str, float] = field(default_factory=dict)
     filled: "Filled | None" = None
 
 

@@ -174,7 +174,8 @@ class Steps(Struct):
         assert self._arriving
         pulled = self._arriving.result(self.between.timeout + GRACE_S)
         self.course.mark("processes")
-        self.course.phases["pulled"] = self.course.phases.get("processes", 0.0) - pulled.processes_s
+        pulled_at = self.course.phases.get("processes", 0.0) - pulled.processes_s
+        self.course.phases |= {"pulled": pulled_at, **{name: pulled_at + at for name, at in pulled.phases_s.items()}}
         return Heard.DONE
 
     def _hold(self) -> Heard:

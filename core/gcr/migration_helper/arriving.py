@@ -55,15 +55,15 @@ def pulled(step: Pull, limit: float, tell: Tell) -> Pulled:
         began = time.monotonic()
         with ThreadPoolExecutor(1, "gcr-fill") as beside:
             filled = beside.submit(_filled, step.fill, end) if step.fill else None
-            made = restored(max(1.0, end - began))
-            log.info("job %s: its processes are there, phases in seconds: %s", step.job, made.get("processes_s"))
+            phases_s = restored(max(1.0, end - began)).get("processes_s", {})
+            log.info("job %s: its processes are there, phases in seconds: %s", step.job, phases_s)
             processes_s = time.monotonic() - began
     try:
         _refuse_over(step)
     except NoSuchMigration:  # it was abandoned before there was a process that could have been ended
         _end_arrived(step.job, (step.image,))
         raise
-    return replace(done, processes_s=processes_s, filled=filled.result() if filled else None)
+    return replace(done, processes_s=processes_s, phases_s=phases_s, filled=filled.result() if filled else None)
 
 
 def _filled(step: Fill, end: float) -> Filled:
