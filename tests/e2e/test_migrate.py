@@ -1,9 +1,11 @@
 """A job moves while it runs: its output is that of a bare run, and it runs at one node whatever fails."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,7 +45,7 @@ def ends_as_bare(nodes: TwoNodes, out: Path) -> None:
 
 
 def test_a_job_moves_while_it_runs_and_prints_what_a_bare_run_prints(nodes: TwoNodes) -> None:
-    out = nodes.run(*WORDS)
+    out, began = nodes.run(*WORDS), time.time()
     moved = nodes.migrate("-vv")
     assert moved.code == 0, (moved.body, moved.stderr)
     assert "'step': 'pull'" in moved.stderr
@@ -56,6 +58,8 @@ def test_a_job_moves_while_it_runs_and_prints_what_a_bare_run_prints(nodes: TwoN
     parts = ("published", "pulled", "looked", "brought", "compared", "made", "processes", "ready", "running")
     assert [stop["phases_s"][part] for part in parts] == sorted(stop["phases_s"][part] for part in parts)
     assert (stop["not_filled"], stop["filled_bytes"] >= JOB_BYTES) == ("", True)
+    looked_s = json.loads((nodes.b.folder / "run/gcr/criu.json").read_text())["at"] - began
+    assert looked_s < moved.body["wall_s"] - stop["stop_s"], "CRIU is looked at before the stop"
     runs_at(nodes, "b", out)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gcr import config
 from gcr.api.migrations import Look, NodeFacts, Place
-from gcr.criu import program
+from gcr.criu import known, program
 from gcr.criu.files import FileSeen, changed, settled
 from gcr.errors import GcrError, UsageError
 from gcr.image.crypto.cipher import PLAIN
@@ -58,7 +58,7 @@ def _files(step: Look) -> list[FileSeen]:
 def _lacks() -> tuple[str, ...]:
     found = [f"the Python module {name} is missing: pip install 'gpu-cr[migrate]'" for name in _NEEDED if _absent(name)]
     try:
-        program.look()
+        known.look(program.find())  # the return of the processes need not look again
     except GcrError as error:
         found.append(f"{error.message}: {error.hint}" if error.hint else error.message)
     return tuple(found)
