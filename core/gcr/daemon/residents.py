@@ -100,6 +100,7 @@ class Residents(Struct):
                 log.warning("device %s does not say how much is free: %s", worker.device, error)
                 continue
             if short > 0:
+                log.info("device %s: %d bytes short of what is left to drivers", worker.device, short)
                 self.make_way(worker.device, short)
 
     def settle(self) -> None:

@@ -42,9 +42,21 @@ class HeadStart(Struct):
     node: Coordinator
     job: Job
     most: int = ALL
+    _room: dict[str, int] = field(default_factory=dict)  # by device, bytes that it may have there
     _made: dict[tuple[str, str], tuple[WorkerPeer, int]] = field(default_factory=dict)  # by hold and device: bytes
     _thread: Thread | None = None
     _over: Event = field(default_factory=Event)
+
+    def look(self) -> None:
+        """Notes the room on each device while the other job's driver has its own part, not for this. Raises nothing.
+
+        The driver gives that room up when it saves the process, and gcr holds it for the way back. A piece that was
+        made in between would have a part of it, and be evicted.
+        """
+        with self._quietly():
+            for target, device in self._parts():
+                if worker := self._worker(target, device):
+                    self._room.setdefault(device, worker.spare())
 
     def begin(self) -> None:
         """Begins on a thread of its own. Raises nothing."""
@@ -70,41 +82,58 @@ class HeadStart(Struct):
 
     def _run(self) -> None:
         began = time.monotonic()
-        try:
+        with self._quietly():
             self._refill()
+        text = "job %s: a head start of %d bytes in %.3f s, with room for %d"
+        log.info(text, self.job.name, self._sum(), time.monotonic() - began, sum(self._room.values()))
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Notes what fails within the block: the other job's checkpoint goes on."""
+        try:
+            yield
         except GcrError as error:
             log.info("job %s: its head start ended: %s", self.job.name, error)
-        except Exception:  # the other job's checkpoint goes on
+        except Exception:
             log.exception("job %s: its head start failed", self.job.name)
-        size = sum(size for _, size in self._made.values())
-        text = "job %s: a head start of %d bytes in %.3f s"
-        log.info(text, self.job.name, size, time.monotonic() - began)
 
     def _refill(self) -> None:
+        for target, device in self._parts():
+            if device in self._room and (worker := self._worker(target, device)):
+                self._refill_on(target, worker)
+
+    def _parts(self) -> Iterator[tuple[Target, str]]:
+        """Yields the processes that may have a head start, with each device of theirs."""
         job = self.job
         may = rests(job) and _has_copies(job) and self.node.control(job.world).means is ControlMeans.DRIVER
         for process in job.begun if may else ():  # as memory that stays: engine/steps/resident.py
             target = target_of(self.node, job, process, process.suspension.transaction)
             target.come_back({})
             if not process.copied_out and not process.seen.shares.any:
-                for device in sorted(target.bytes_by_device):
-                    self._refill_on(target, device)
+                yield from ((target, device) for device in sorted(target.bytes_by_device))
 
-    def _refill_on(self, target: Target, device: str) -> None:
-        """Refills piece after piece. A worker that has not the copy, or ends, ends it as well."""
+    def _worker(self, target: Target, device: str) -> WorkerPeer | None:
+        """Returns the worker that has the copy of a process, if it has."""
         worker = self.node.warm_worker(self.job.world, device)
-        if worker is None or not worker.copies.knows(target.copy_name):
-            return
+        return worker if worker and worker.copies.knows(target.copy_name) else None
+
+    def _refill_on(self, target: Target, worker: WorkerPeer) -> None:
+        """Refills piece after piece. A worker that ends, ends it as well."""
         while not self._over.is_set() and (size := self._piece(target, worker)):
-            self._made[target.hold, device] = worker, self._of(target, device) + size
+            self._made[target.hold, worker.device] = worker, self._of(target, worker.device) + size
             reach("head_start.piece")
             time.sleep(BETWEEN_S)
 
     def _piece(self, target: Target, worker: WorkerPeer) -> int:
-        device, left = worker.device, self.most - sum(size for _, size in self._made.values())
+        device = worker.device
+        left = min(self.most - self._sum(), self._room[device] - self._sum(device))
         begins = (target.hold, device) not in self._made
         with self.node.residents.coming(device), self.node.turns.making([device], TURN_S):
             return worker.copies.refill_ahead(target.copy_name, left, begins, PIECE_S)
+
+    def _sum(self, device: str | None = None) -> int:
+        """Returns the bytes made so far, on one device or on all."""
+        return sum(size for (_, there), (_, size) in self._made.items() if device in (None, there))
 
     def _of(self, target: Target, device: str) -> int:
         return self._made[target.hold, device][1] if (target.hold, device) in self._made else 0
@@ -133,6 +162,7 @@ def head_start(node: Coordinator, request: CheckpointRequest) -> Iterator[HeadSt
         return
     most = request.then.most_bytes
     made = HeadStart(node, job, ALL if most is None else most)
+    made.look()
     try:
         yield made
     finally:
