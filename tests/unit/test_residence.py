@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from gcr.drain import DeviceRange, HandleSpec
-from gcr.errors import NoRoom, WrongState
+from gcr.errors import DriverError, NoRoom, WrongState
 from gcr.hashing import CHUNK_BYTES
 from gcr.worker.holding import Holding
 from gcr.worker.holdings import Holdings
@@ -85,6 +85,48 @@ def test_an_eviction_leaves_ballast_to_its_holder() -> None:
         held.memory.hold_ballast(5)
         assert (held.memory.evictable_bytes, held.memory.evict()) == (SIZE, SIZE)
         assert (held.memory.ballast_bytes, held.memory.bytes, held.memory.residence) == (5, 5, None)
+
+
+@pytest.mark.parametrize("end", [lambda held: held.memory.evict(), lambda held: held.forget_copy(COPY)])
+def test_an_eviction_waits_for_memory_that_is_on_its_way_out(monkeypatch: pytest.MonkeyPatch, end: Any) -> None:
+    """A program asks for the room meanwhile, and tries once more as soon as it hears that the room is free."""
+    leaving, may_leave, release = threading.Event(), threading.Event(), Owned.release
+
+    def released(device: Owned, where: DeviceRange) -> None:
+        leaving.set()
+        assert may_leave.wait(10)
+        release(device, where)
+
+    with drained() as (device, held):
+        held.stay(COPY)
+        monkeypatch.setattr(Owned, "release", released)
+        threads = [threading.Thread(target=end, args=(held,)), threading.Thread(target=held.memory.evict)]
+        threads[0].start()
+        assert leaving.wait(10)
+        assert held.memory.evictable_bytes == SIZE  # so the daemon asks for it
+        threads[1].start()
+        threads[1].join(0.05)
+        assert threads[1].is_alive()
+        may_leave.set()
+        for thread in threads:
+            thread.join(10)
+        assert (held.memory.evictable_bytes, held.memory.residence, is_there(device, held)) == (0, None, False)
+
+
+def test_where_a_release_fails_no_byte_counts_as_refilled(monkeypatch: pytest.MonkeyPatch) -> None:
+    with drained() as (device, held):
+        held.stay(COPY)
+        with monkeypatch.context() as broken, pytest.raises(DriverError):
+            broken.setattr(Owned, "release", lambda *_: fail())
+            held.memory.evict()
+        assert held.memory.evictable_bytes == SIZE
+        assert held.create(COPY, 0) == 0  # to be refilled
+        held.memory.uncreate()
+        assert (held.memory.residence, is_there(device, held)) == (None, False)
+
+
+def fail() -> None:
+    raise DriverError("cuMemUnmap: 999")
 
 
 def test_a_restore_takes_it_and_the_program_runs_with_it() -> None:

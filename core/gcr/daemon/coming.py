@@ -89,6 +89,7 @@ class AllComing(Struct):
     """The memory of all jobs that are on their way here, by job. Thread-safe."""
 
     _by_job: dict[str, Coming] = field(default_factory=dict)
+    _leaving: list[Coming] = field(default_factory=list)  # given up, and maybe not released yet
     _lock: Lock = field(default_factory=Lock)
 
     def of(self, job: str, id: str, is_wanted: Callable[[], bool] | None = None) -> Coming:
@@ -98,10 +99,11 @@ class AllComing(Struct):
             if known is None or known.id != id:
                 former, known = known, Coming(id, is_wanted)
                 self._by_job[job] = known
+                self._leaving += [former] if former else []
             else:
                 former = None
         if former:
-            _end(former)
+            self._end_leaving(former)
         return known
 
     def known(self, job: str) -> Coming | None:
@@ -115,7 +117,8 @@ class AllComing(Struct):
             if known is None or known.id != id:
                 return
             del self._by_job[job]
-        _end(known)
+            self._leaving.append(known)
+        self._end_leaving(known)
 
     @contextmanager
     def ended_by(self, job: str, coming: Coming | None) -> Iterator[None]:
@@ -128,17 +131,17 @@ class AllComing(Struct):
 
     def may_be_on(self, device: str) -> bool:
         """Tells whether there may be some on a device."""
-        return any(device == worker.device for known in self._all().values() for worker in [*known.workers.values()])
+        return any(device == worker.device for known in self._there() for worker in [*known.workers.values()])
 
     def free(self, devices: Collection[str]) -> None:
-        """Gives up all of it on these devices, for a program that needs the room. Raises nothing."""
-        for known in self._all().values():
+        """Gives up all of it on these devices, for a program that needs the room: also waits for what is leaving."""
+        for known in self._there():
             if any(worker.device in devices for worker in [*known.workers.values()]):
                 _end(known)
 
     def free_all(self) -> None:
         """Gives up all of it. Raises nothing."""
-        for known in self._all().values():
+        for known in self._there():
             _end(known)
 
     def settle(self) -> None:
@@ -146,6 +149,18 @@ class AllComing(Struct):
         for job, known in self._all().items():
             if not (known.is_wanted() if known.is_wanted else is_arriving(job, known.id)):
                 self.drop(job, known.id)
+
+    def _end_leaving(self, known: Coming) -> None:
+        try:
+            _end(known)
+        finally:
+            with self._lock:
+                self._leaving.remove(known)
+
+    def _there(self) -> list[Coming]:
+        """Returns also those whose memory is being released: a program that needs the room waits for that."""
+        with self._lock:
+            return [*self._by_job.values(), *self._leaving]
 
     def _all(self) -> Mapping[str, Coming]:
         with self._lock:

@@ -209,9 +209,9 @@ class HeldMemory(Struct):
             return
         with self.lock:
             if self.residence and self.residence.copy == copy:
-                claimed, self.residence = self.residence.claimed, None
-                if not claimed:
+                if not self.residence.claimed:
                     self.release()
+                self.residence = None
 
     # ---- descriptors --------------------------------------------------------------------------------------------
 
@@ -258,7 +258,8 @@ class HeldMemory(Struct):
             self._release_memory()
 
     def _release_memory(self) -> None:
-        self.residence = None
+        """Releases the memory. The residence ends last, so that an eviction meanwhile waits until the room is free."""
+        self.filled.clear()  # where a release fails, the rest is resident still, and no byte of it counts
         self.transfers.finish()
         while self.ranges:
             self.drain.release(self.ranges[-1])
@@ -266,6 +267,7 @@ class HeldMemory(Struct):
         self.specs.clear()
         self.lent.clear()
         self._drop_kept(list(self.kept))
+        self.residence = None
 
 
 def duplicates(handed: Sequence[Handed]) -> dict[int, int]:
