@@ -57,6 +57,13 @@ def test_others_that_start_do_not_take_the_ids_of_a_tree(first: int, wanted: Seq
 
 
 @only_root
+def test_nor_do_they_take_the_ids_of_another_tree_that_began_at_the_same_time() -> None:
+    """Each of the two comes back in its turn; the ids of the one are among those of the other, or shortly behind."""
+    taken, _ = ids_of_others(1000, [1002, 1010])
+    assert not {*taken} & {*range(1000, 3000)}
+
+
+@only_root
 @pytest.mark.parametrize("wanted", [[990], [1000 + 40000]], ids=["behind", "far"])
 def test_ids_that_others_do_not_come_to_are_left_alone(wanted: Sequence[int]) -> None:
     taken, _ = ids_of_others(1000, wanted)

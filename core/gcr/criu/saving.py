@@ -38,6 +38,7 @@ _BY_CRIU = "killed by signal 9"  # as a rule, since another process has failed
 _REAPED_S, _LOOK_S = 5.0, 0.005
 _PID_MAX, _LAST_PID = Path("/proc/sys/kernel/pid_max"), Path("/proc/sys/kernel/ns_last_pid")
 _SOON = 1 << 15  # pids that the kernel may give while CRIU is at work
+_BEYOND = 1 << 12  # pids behind those of a tree: other trees that began about then have theirs among these
 _PR_SET_CHILD_SUBREAPER = 36
 _BEHIND_STREAMS = 3  # the first number of a descriptor that is no standard stream
 _STOPPED, _RESTORED = "post-dump", "post-restore"  # stages
@@ -149,7 +150,8 @@ def _is_group(pid: int) -> bool:
 def _pass_over(pids: Sequence[int]) -> bool:
     """Has the kernel go on behind the pids that it would give away soon. Returns False where it may not be told.
 
-    It gives all in turn, and then begins anew. CRIU takes its own by their numbers, in its own time.
+    It gives all in turn, and then begins anew. CRIU takes its own by their numbers, in its own time. Pids shortly
+    behind these are passed over as well: those of other trees, which come back at the same time or later.
     """
     try:
         many, last = int(_PID_MAX.read_text()), int(_LAST_PID.read_text())
@@ -159,7 +161,7 @@ def _pass_over(pids: Sequence[int]) -> bool:
                 break
             passed = ahead
         if passed:
-            _LAST_PID.write_text(str((last + passed) % many))
+            _LAST_PID.write_text(str((last + passed + min(_BEYOND, many // 8)) % many))
     except OSError as error:
         log.info("the pids of the processes are not kept free: %s", error)
         return False
