@@ -26,6 +26,8 @@ from gcr.imageerrors import Damaged
 
 MB = 1_000_000
 SLOW = 8 * MB  # bytes a second
+MOST_SAVES = 6  # until one is compressed
+WRITE = packing_of._File.write
 
 
 def weights(seed: int, nbytes: int) -> bytearray:
@@ -43,26 +45,31 @@ def run(tmp_path: Path) -> Run:
     return run_in(tmp_path / "store", "train")
 
 
-@pytest.fixture
-def slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that writes one block after the other, at the rate SLOW."""
-    real, disk = packing_of._File.write, Lock()
+class SlowDisk:
+    """A disk that writes one block after the other, at the rate SLOW. `busy`: seconds so far."""
 
-    def write(self: packing_of._File, at: int, blocks: memoryview) -> None:
-        with disk:
+    def __init__(self) -> None:
+        self.busy, self.lock = 0.0, Lock()
+
+    def write(self, file: packing_of._File, at: int, blocks: memoryview) -> None:
+        with self.lock:
             time.sleep(len(blocks) / SLOW)
-            real(self, at, blocks)
+            self.busy += len(blocks) / SLOW
+            WRITE(file, at, blocks)
 
-    monkeypatch.setattr(packing_of._File, "write", write)
+
+@pytest.fixture
+def slow_store(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
+    disk = SlowDisk()
+    monkeypatch.setattr(packing_of._File, "write", lambda *how: disk.write(*how))
+    return disk
 
 
-def save(run: Run, step: int, data: bytearray, packing: Packing = "plain") -> tuple[Manifest, Pace, float]:
+def save(run: Run, step: int, data: bytearray, packing: Packing = "plain") -> tuple[Manifest, Pace]:
     saving = Saving(run, step)
-    began = time.monotonic()
     share = write_files(run.store(), run.image(step), [("0.0", memoryview(data))], packing=packing)
-    took = time.monotonic() - began
     assert share.part.pace
-    return saving.commit([share], b"what it is", 1, Framework("torch", {"torch": "2.13"})), share.part.pace, took
+    return saving.commit([share], b"what it is", 1, Framework("torch", {"torch": "2.13"})), share.part.pace
 
 
 def read(run: Run, step: int) -> bytes:
@@ -163,17 +170,25 @@ def test_a_save_is_as_slow_as_the_slower_of_codec_and_store() -> None:
 # ---- saves ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("slow_store")
-def test_on_a_slow_store_a_save_is_faster_from_the_second_on(run: Run) -> None:
-    found, times = Compression("auto"), []
-    for step in (1, 2, 3):  # twice compressed: the machine may have other work meanwhile
-        manifest, pace, took = save(run, step, weights(step, 10 << 20), found.packing())
+def test_on_a_slow_store_a_save_is_faster_from_the_second_on(run: Run, slow_store: SlowDisk) -> None:
+    """By the time of the disk and that of the processor, as if none of it were side by side: other work counts in no
+    time of the clock. It does in the codec's rate; where that comes out too low, the next save is as the first.
+    """
+    found, times = Compression("auto"), dict[Packing, float]()
+    for step in range(1, MOST_SAVES + 1):
+        packing, data = found.packing(), weights(step, 10 << 20)
+        disk, processor = slow_store.busy, time.process_time()
+        manifest, pace = save(run, step, data, packing)
+        wrote_s = slow_store.busy - disk
+        times[packing] = wrote_s + time.process_time() - processor
         assert 0.5 * SLOW < pace.disk_bytes / pace.disk_s < 1.05 * SLOW
-        found.learn(pace, manifest.costs.bytes_written)
-        times.append(took)
-        assert read(run, step) == weights(step, 10 << 20)
+        assert pace.took_s > 0.95 * wrote_s
+        found.learn(replace(pace, took_s=times[packing]), manifest.costs.bytes_written)
+        assert read(run, step) == data
+        if packing == "compressed":
+            break
     assert found.packing() == "compressed", found.why
-    assert min(times[1:]) < 0.85 * times[0], (times, found.why)
+    assert times["compressed"] < 0.85 * times["sampled"], (times, found.why)
     assert 0.6 < (manifest.costs.bytes_stored or 0) / manifest.costs.bytes_written < 0.72
 
 
@@ -204,7 +219,7 @@ def test_steps_of_both_kinds_share_chunks_and_stay_when_others_go(
     for step in range(1, 7):
         base[step * 100_000 : step * 100_000 + 1000] = random.Random(step).randbytes(1000)
         states[step] = bytearray(base)
-        manifest, _, _ = save(run, step, states[step], "compressed" if step % 2 else "plain")
+        manifest, _ = save(run, step, states[step], "compressed" if step % 2 else "plain")
         assert run.manifest(step) == manifest
         assert (manifest.costs.bytes_stored is not None) == bool(step % 2)
         assert manifest.costs.bytes_written <= (1 << 20 if step == 1 else 2 * (256 << 10)) + 10
@@ -241,7 +256,7 @@ def test_any_range_of_a_compressed_step_can_be_read(run: Run) -> None:
 
 def test_a_changed_bit_of_a_step_is_named_and_the_step_before_loads(run: Run) -> None:
     save(run, 1, weights(1, 600_000), "compressed")
-    manifest, _, _ = save(run, 2, weights(2, 600_000), "compressed")
+    manifest, _ = save(run, 2, weights(2, 600_000), "compressed")
     pack = run.folder / "packs" / f"{manifest.packs[0].id}.pack"
     with pack.open("r+b") as file:
         file.seek(5000)
