@@ -24,7 +24,8 @@ from gcr.rendezvous.client import Client
 
 THREADS = 3
 MEDIAN_CYCLE = 0.150  # seconds; 0.04 s on one idle machine of two cores, 0.10 to 0.124 s on another
-SLOWEST_CYCLE = 1.0  # seconds that a machine full of other work is given
+SLOWEST_CYCLE = 1.0  # seconds in each world, on any machine
+YARDSTICK_S = 0.008  # of the processor, in each cycle: more than a time slice
 WARM = 20  # cycles before growth is looked at
 
 
@@ -51,6 +52,7 @@ class Storm:
     idle: int = 0  # cycles before which the program had done nothing since the last one
     uncovered: set[str] = field(default_factory=set)  # reasons for which bytes went with the driver's checkpoint
     growth: Growth | None = None
+    slowness: list[float] = field(default_factory=list)  # of each cycle, while the program stood
     _last: int = 0
 
     def cycle(self) -> None:
@@ -62,8 +64,11 @@ class Storm:
         self.in_flight += any(thread[0] > thread[1] for thread in now)
         where, began = self.machine.where, time.monotonic()
         gone = self.client.request("checkpoint", {"target": "llm", **where.how}, timeout=60.0)
+        left = time.monotonic()
+        self.slowness.append(slowness())
+        returns = time.monotonic()
         back = self.client.request("restore", {"target": "llm"}, timeout=60.0)
-        self.took.append(time.monotonic() - began)
+        self.took.append(left - began + time.monotonic() - returns)
         assert gone["state"] == where.suspended
         assert gone["vram_after_bytes"] == 0 or where.data_only or where.keeps_context
         assert back["state"] == "running"
@@ -81,8 +86,17 @@ class Storm:
         grown = f"; growth: {self.growth.summary()}" if self.growth else ""
         return (
             f"{self.machine.where.name} (SIMULATED): {len(self.took)} cycles, {self.in_flight} with work in flight, "
-            f"median {middle * 1000:.1f} ms, longest {worst * 1000:.0f} ms{grown}"
+            f"median {middle * 1000:.1f} ms, longest {worst * 1000:.0f} ms, "
+            f"beside work that makes all {statistics.mean(self.slowness):.1f} times as slow{grown}"
         )
+
+
+def slowness() -> float:
+    """Returns how many times longer than alone a thread takes here now: seconds for each second of the processor."""
+    began, used = time.monotonic(), time.thread_time()
+    while time.thread_time() < used + YARDSTICK_S:
+        pass
+    return (time.monotonic() - began) / (time.thread_time() - used)
 
 
 def storm(
@@ -129,8 +143,11 @@ def same(machine: Machine, seed: int) -> list[str]:
 
 
 def judge(run: Storm, median: float, idle: float = 0.05) -> None:
-    """`median`: seconds · `idle`: the share of cycles before which the program may have got no turn."""
-    cycles = len(run.took)
+    """`median`: seconds on a machine without other work, and more by as much as other work slows all down
+
+    idle: the share of cycles before which the program may have got no turn
+    """
+    cycles, median = len(run.took), median * statistics.mean(run.slowness)
     assert run.in_flight > cycles // 2, run.summary()
     assert run.idle <= cycles * idle, run.summary()
     assert statistics.median(run.took) < median, run.summary()
