@@ -1,17 +1,18 @@
 """kill -9 of any party at any instant of a stop, or of the restore after it.
 
-The job runs, is suspended, or is in its image, whole. Instants are random, by a seed; one at which the party did not
-run does not count. CRIU itself is not among those that die in a stop: a program may end with it
-(docs/whole-processes.md).
+The job runs, is suspended, or is in its image, whole. Instants are random, by a seed, and within as long as the command
+takes; one at which the party did not run does not count. CRIU itself is not among those that die in a stop: a program
+may end with it (docs/whole-processes.md).
 """
 
 import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ pytestmark = [
 ]
 
 FEW, MANY = 1, 50
-STOP_S, RESTORE_S = 1.6, 1.0  # about as long as each takes
+LONGER = 1.05  # after a death, as helpers begin anew; what is too long now misses, and is measured again
 LASTING = ("running", "suspended", "data_suspended")
 
 Party = Callable[[Machine, Filed], list[int]]
@@ -82,6 +83,35 @@ def strikes(machine: Machine, job: Filed, party: Party, running: "Future[Answer]
                     os.kill(pid, signal.SIGKILL)
             return True
     return False
+
+
+class Instants:
+    """Random instants within a command. `took`: seconds of its last run without a death, and more with each death."""
+
+    def __init__(self, seed: str, took: float) -> None:
+        self.draw, self.took, self.struck = random.Random(seed), took, 0
+
+    def strike(self, machine: Machine, job: Filed, party: Party, begin: Callable[[], "Future[Answer]"]) -> str:
+        """Runs the command, and kills the party meanwhile. Returns what it did, in words."""
+        began, instant = time.monotonic(), self.draw.uniform(0, self.took)
+        running = begin()
+        hit = strikes(machine, job, party, running, instant)
+        running.result(2 * PATIENCE)
+        said = f"{party.__name__} died after {instant:.3f} s of {self.took:.3f}, {self.struck} before it"
+        if hit:
+            self.struck, self.took = self.struck + 1, LONGER * self.took
+        else:
+            self.took = time.monotonic() - began
+            print(f"missed: {said}")
+        return said
+
+
+def seconds(begin: Callable[[], "Future[Answer]"]) -> float:
+    """Returns how long a command takes that nothing disturbs."""
+    began = time.monotonic()
+    done = begin().result(PATIENCE)
+    assert done.code == 0, done.body
+    return time.monotonic() - began
 
 
 def stop(machine: Machine, name: str) -> "Future[Answer]":
@@ -135,34 +165,33 @@ def rows(parties: Sequence[Party]) -> list[Any]:
 
 @pytest.mark.parametrize(("party", "count"), rows(OURS))
 def test_a_death_during_a_stop_loses_nothing(machine: Machine, job: Filed, party: Party, count: int) -> None:
-    draw, before, struck = random.Random(f"{party.__name__} {count}"), job.ask(), 0
-    while struck < count:
-        name, instant = f"stop-{struck}", draw.uniform(0, STOP_S)
-        running = stop(machine, name)
-        hit = strikes(machine, job, party, running, instant)
-        running.result(2 * PATIENCE)
-        try:
+    before = job.ask()
+    instants = Instants(f"{party.__name__} {count}", seconds(partial(stop, machine, "first")))
+    brought_back(machine, job, "first", before)
+    while instants.struck < count:
+        name = f"stop-{instants.struck}"
+        said = instants.strike(machine, job, party, partial(stop, machine, name))
+        with noted(said):
             brought_back(machine, job, name, before)
-        except BaseException as error:
-            error.add_note(f"{party.__name__} died after {instant:.3f} s, number {struck}")
-            raise
-        struck += hit
         machine.gcr("rm", name, "--store", str(store_of(machine)))
 
 
 @pytest.mark.parametrize(("party", "count"), rows(OF_THE_RESTORE))
 def test_a_death_during_the_restore_loses_nothing(machine: Machine, job: Filed, party: Party, count: int) -> None:
-    draw, before, struck = random.Random(f"{party.__name__} {count}"), job.ask(), 0
+    before = job.ask()
     assert stop(machine, "night").result(PATIENCE).code == 0
-    while struck < count:
-        instant = draw.uniform(0, RESTORE_S)
-        running = restore(machine, "night")
-        hit = strikes(machine, job, party, running, instant)
-        running.result(2 * PATIENCE)
-        try:
-            brought_back(machine, job, "night", before)
-        except BaseException as error:
-            error.add_note(f"{party.__name__} died after {instant:.3f} s, number {struck}")
-            raise
-        struck += hit
+    instants = Instants(f"{party.__name__} {count}", seconds(partial(restore, machine, "night")))
+    while instants.struck < count:
         machine.end_by_pid(job.pid)
+        said = instants.strike(machine, job, party, partial(restore, machine, "night"))
+        with noted(said):
+            brought_back(machine, job, "night", before)
+
+
+@contextmanager
+def noted(said: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(said)
+        raise
