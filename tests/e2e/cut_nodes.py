@@ -41,6 +41,7 @@ class Watched(SocketLink):
         self.leads = 0  # orders to its ranks
         self.before: Callable[[Barrier], object] = lambda _barrier: None  # called at each barrier, before it is told
         self.drops: set[Barrier | None] = set()  # words that do not reach the node
+        self.said: list[Barrier | None] = []  # None: it is given up
 
     def checkpoint(self, request: CheckpointRequest, told: Told, limit: float) -> CheckpointReport:
         self.began = time.monotonic()
@@ -56,6 +57,7 @@ class Watched(SocketLink):
     def say(self, word: CutRequest) -> None:
         if word.barrier not in self.drops:
             super().say(word)
+        self.said.append(word.barrier)
 
     def _keeping(self, told: Told) -> Told:
         def hear(barrier: Barrier) -> None:

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from cut_images import FEW, names_of, settled
-from cut_nodes import JOB, RANKS, STEADY, Nodes, is_taken
-from machine import Machine, alive, kill, until
+from cut_nodes import JOB, RANKS, STEADY, Nodes, Watched, is_taken
+from machine import PATIENCE, Machine, alive, kill, until
 from worlds import SLOW, slowly
 
 from gcr.cluster.calls import Result
@@ -25,37 +25,40 @@ TRIES = 5
 
 def test_new_processes_wait_at_ready_and_end_where_the_cut_is_given_up(nodes: Nodes, odd: Machine):
     assert nodes.image().error is None
-    first = nodes.machines[0]
-    with waiting_at_ready(nodes, odd) as (row, bringing):
+    first, links = nodes.machines[0], nodes.links()
+    with waiting_at_ready(nodes, odd, links) as (row, bringing):
         assert (row["state"], row["cut"]["barrier"]) == ("restoring", "ready")
         pids = [each["pid"] for each in row["processes"]]
         assert all(alive(pid) for pid in pids)
         with first.connected() as client:
             client.request("cut", {"id": row["cut"]["id"]})
         until(lambda: first.job(JOB) is None, 30, "its processes have ended")
+        until(lambda: None in links[odd.folder.name].said, 30, "the coordinator has heard of it")
         (odd.folder / "held").unlink()
         back = bringing.result(60)
-    assert back.report.outcome in ("refused", "taken_back"), back  # the odd node may be ready before that
+    assert back.report.outcome in ("refused", "taken_back"), back
     assert nodes.states() == ["stopped"] * FEW
     assert not any(alive(pid) for pid in pids)
 
 
 @contextmanager
-def waiting_at_ready(nodes: Nodes, odd: Machine) -> Iterator[tuple[dict[str, Any], Future[Result]]]:
+def waiting_at_ready(
+    nodes: Nodes, odd: Machine, links: Mapping[str, Watched]
+) -> Iterator[tuple[dict[str, Any], Future[Result]]]:
     """Yields what the first node says of its part, while the odd one is held. Another program may have taken a pid."""
+    held, said = odd.folder / "held", links[odd.folder.name].said
     for _ in range(TRIES):
+        said.clear()
         with odd.held_at("restore.ready"), ThreadPoolExecutor(1) as pool:
-            bringing = pool.submit(nodes.restore_image)
-            odd.wait_held()
-            try:
-                row = until(lambda: waiting(nodes.machines[0]), 10, "it waits")
-            except AssertionError:
-                (odd.folder / "held").unlink()
-                back = bringing.result(60)
-                assert is_taken(back), back
-                continue
-            yield row, bringing
-            return
+            bringing = pool.submit(nodes.restore_image, links=links)
+            until(lambda now=bringing: held.exists() or now.done(), PATIENCE, "the odd one comes to the step, or fails")
+            until(lambda now=bringing: waiting(nodes.machines[0]) or None in said or now.done(), PATIENCE, "it waits")
+            if row := waiting(nodes.machines[0]):
+                yield row, bringing
+                return
+            held.unlink(missing_ok=True)
+            back = bringing.result(60)
+            assert is_taken(back), back
     pytest.fail("a pid was taken each time")
 
 
