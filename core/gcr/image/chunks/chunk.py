@@ -5,15 +5,16 @@ So the device's hash of a chunk is also that of the stored chunk. A chunk's name
 equal bytes, whichever image or process the chunk came from.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from blake3 import blake3
 
+from gcr.hashing import names
 from gcr.hashing.chunks import CHUNK_BYTES
 
-NAME_BYTES = 32
+NAME_BYTES = names.NAME_BYTES
 
 
 class Chunk(NamedTuple):
@@ -26,6 +27,17 @@ class Chunk(NamedTuple):
 def name_of(data: bytes | bytearray | memoryview) -> bytes:
     """Returns the BLAKE3 digest, 32 bytes; other threads run meanwhile."""
     return bytes(blake3(data).digest())
+
+
+def names_of(memory: memoryview, starts: Sequence[int], sizes: Sequence[int], key: bytes = b"") -> bytes:
+    """Returns the names of chunks of some memory, one behind the other; other threads run meanwhile.
+
+    starts: offsets of the chunks in the memory · sizes: their bytes · key: of an encrypted store
+    """
+    if not memory.readonly and memory:
+        return names.names_within(memory, starts, sizes, key)
+    pieces = (memory[start : start + size] for start, size in zip(starts, sizes, strict=True))
+    return b"".join(blake3(piece, key=key).digest() if key else name_of(piece) for piece in pieces)
 
 
 @lru_cache(maxsize=64)

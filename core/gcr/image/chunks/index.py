@@ -62,7 +62,7 @@ class Run(Struct, frozen=True):
     @property
     def size(self) -> int:
         """Returns the bytes of the chunks."""
-        return sum(self.index.sizes[self.first : self.end])
+        return sum(self.sizes)
 
     @property
     def stored_bytes(self) -> int:
@@ -77,12 +77,20 @@ class Run(Struct, frozen=True):
     def entries(self) -> Sequence[Entry]:
         return self.index.entries(self.first, self.end)
 
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Returns the bytes of each chunk."""
+        return self.index.sizes[self.first : self.end]
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """Returns the offset of each chunk from the first one in the pack, in bytes."""
+        first = self.block
+        return [(border - first) * BLOCK for border in self.index.borders[self.first : self.end]]
+
     def chunks(self, blocks: memoryview) -> Sequence[memoryview]:
         """Returns the bytes of each chunk; in `blocks` the chunks lie as in the pack."""
-        starts = [(border - self.block) * BLOCK for border in self.index.borders[self.first : self.end]]
-        return [
-            blocks[at : at + size] for at, size in zip(starts, self.index.sizes[self.first : self.end], strict=True)
-        ]
+        return [blocks[at : at + size] for at, size in zip(self.starts, self.sizes, strict=True)]
 
     def pieces(self, blocks: memoryview) -> Sequence[memoryview]:
         """Returns the bytes of all chunks, as one piece unless a chunk but the last has a rest of a block behind it."""

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from gcr.image.chunks.chunk import names_of
 from gcr.image.chunks.entry import PLACED, Entry, padded
 from gcr.image.crypto.cipher import FILE_MAGIC, Forged, Lying, PackCipher, check_of, mark_of
 from gcr.image.disk.bounce import Bounce, move_each
@@ -51,6 +52,9 @@ class Aes:
 
     def name_of(self, data: bytes | bytearray | memoryview) -> bytes:
         return bytes(blake3(data, key=self._names).digest())
+
+    def names_of(self, memory: memoryview, starts: Sequence[int], sizes: Sequence[int]) -> bytes:
+        return names_of(memory, starts, sizes, self._names)
 
     def name_of_zeros(self, size: int) -> bytes:
         if size not in self._zeros:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Protocol
 
-from gcr.image.chunks.chunk import name_of, name_of_zeros
+from gcr.image.chunks.chunk import name_of, name_of_zeros, names_of
 from gcr.image.chunks.entry import PLACED, Entry, as_stored
 from gcr.image.disk.bounce import move_each
 from gcr.imageerrors import Damaged, WrongImage, WrongKey
@@ -73,6 +73,9 @@ class Cipher(Protocol):
     def name_of(self, data: bytes | bytearray | memoryview) -> bytes:
         """Returns the name of a chunk; other threads run meanwhile."""
 
+    def names_of(self, memory: memoryview, starts: Sequence[int], sizes: Sequence[int]) -> bytes:
+        """Returns the names of chunks, one behind the other; see gcr.image.chunks.chunk."""
+
     def name_of_zeros(self, size: int) -> bytes: ...
 
     def encrypt(self, file: str, data: bytes) -> bytes:
@@ -118,6 +121,9 @@ class Plain:
 
     def name_of(self, data: bytes | bytearray | memoryview) -> bytes:
         return name_of(data)
+
+    def names_of(self, memory: memoryview, starts: Sequence[int], sizes: Sequence[int]) -> bytes:
+        return names_of(memory, starts, sizes)
 
     def name_of_zeros(self, size: int) -> bytes:
         return name_of_zeros(size)

@@ -48,7 +48,7 @@ class PackReader:
         ours = FILE.match(path.name)
         if not ours:
             raise Damaged.of(path, "a pack has not such a name")
-        self._name_of, self._cipher = cipher.name_of, cipher.pack(ours[1])
+        self._name_of, self._names_of, self._cipher = cipher.name_of, cipher.names_of, cipher.pack(ours[1])
         self.record = self._cipher.record
         with self.opened() as file:
             self.pack, self.index, self._beside, self.index_at = self._read_ends(file, seal)
@@ -108,9 +108,9 @@ class PackReader:
             plain = self._cipher.from_disk(laid or run, stored)
             if laid:
                 plain = self._decoded(run, laid, plain)
-        names = [*map(self._name_of, run.chunks(plain))]
-        if names != run.names:
-            wrong = next(number for number, pair in enumerate(zip(names, run.names, strict=True)) if len({*pair}) > 1)
+        names, expected = self._names_of(plain, run.starts, run.sizes), run.names
+        if names != b"".join(expected):
+            wrong = next(at for at, name in enumerate(expected) if names[at * NAME_BYTES :][:NAME_BYTES] != name)
             block = run.index.borders[run.first + wrong]
             raise Damaged.of(self.path, f"the chunk at block {block} is not what was written")
         return plain
