@@ -9,6 +9,7 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -126,6 +127,19 @@ def test_a_chunk_is_found_in_each_pack_that_has_it(
         for name in {*others, *expected}:
             assert [*known.places(name)] == expected[name]
         assert {pack: known.sizes(pack) for pack in sizes} == sizes
+        shunned = {*[*sizes][:1]}
+        asked = [*others, *chain(*packs)]
+        for at, name in enumerate(asked):
+            places = [place for place in expected[name] if place[0] not in shunned]
+            run = known.run(b"".join(asked), at, lambda pack: pack not in shunned)
+            assert (run is None) == (not places)
+            if run:
+                pack, blocks = run
+                assert (pack, blocks[0]) == places[0] and blocks == [*range(blocks[0], blocks[0] + len(blocks))]
+                there = {block: name for name, found in expected.items() for of, block in found if of == pack}
+                assert [there[block] for block in blocks] == asked[at : at + len(blocks)]
+                follows = asked[at + len(blocks) : at + len(blocks) + 1]
+                assert not follows or there.get(blocks[-1] + 1) != follows[0]
 
 
 def packed(folder: Path, names: Sequence[bytes], cipher: Cipher = PLAIN) -> PackReader:

@@ -22,13 +22,15 @@ def all_of(
     """Passes each job through both stages. One stage waits for a disk; the other prepares the disk's next job.
 
     The calling thread passes each result of the first stage on to the second, by `between`, in the order of the jobs.
+    Where that is None, nothing is left to do.
     Raises the error of the first job that failed, or of the iterable; no job runs any more then.
     """
     begun: deque[Future[Any]] = deque()
     following: deque[Future[Any]] = deque()
 
     def pass_on() -> None:
-        following.append(_begin(second, between(_result_of(begun))))
+        if (passed := between(_result_of(begun))) is not None:
+            following.append(_begin(second, passed))
         while len(following) == AHEAD or (following and following[0].done()):
             _result_of(following)
 

@@ -8,7 +8,7 @@ follow from the allocations. The manifest has the digest of the file.
 
 import struct
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gcr.image.chunks.chunk import NAME_BYTES, name_of
 from gcr.image.chunks.records import Records
@@ -31,6 +31,13 @@ class References(Records):
 
 def pack_into(data: bytearray, number: int, reference: tuple[bytes, int, int]) -> None:
     _RECORD.pack_into(data, number * RECORD_BYTES, *reference)
+
+
+def packed(names: bytes, pack: int, blocks: Sequence[int]) -> bytes:
+    """Returns the references of chunks of one pack. `names`: of the chunks, one behind the other."""
+    ends = range(NAME_BYTES, (len(blocks) + 1) * NAME_BYTES, NAME_BYTES)
+    each = zip(ends, blocks, strict=True)
+    return b"".join([_RECORD.pack(names[end - NAME_BYTES : end], pack, block) for end, block in each])
 
 
 def packs_of(data: bytes) -> "array[int]":

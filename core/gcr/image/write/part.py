@@ -12,15 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, repeat
+from itertools import chain, repeat
 from typing import Self
 
 from msgspec import Struct
 
 from gcr.errors import RolledBack, UsageError
-from gcr.hashing import HashKey, hash_each
+from gcr.hashing import HashKey, hash_bytes, hash_each
 from gcr.hashing.chunks import CHUNK_BYTES, chunk_count
-from gcr.image.chunks.chunk import Chunk, cut
 from gcr.image.chunks.entry import padded
 from gcr.image.chunks.records import Records
 from gcr.image.disk.failing import usable
@@ -32,8 +31,9 @@ from gcr.image.pack.writer import WAITING
 from gcr.image.store.store import Store
 from gcr.image.write.brought import BroughtChunks
 from gcr.image.write.inherited import Inherited
-from gcr.image.write.placing import Counts, Named, Piece, Placed, Placing
+from gcr.image.write.placing import Counts, Placed, Placing
 from gcr.image.write.rate import Rate
+from gcr.image.write.stretches import NamedPiece, NamedStretch, Stretch, stretches
 
 Addition = tuple[memoryview, Sequence[Inherited]]  # an allocation, and its chunks that are the parent's, in order
 
@@ -117,26 +117,24 @@ class PartWriter:
         The bytes must not change meanwhile; those of inherited chunks are not read. Raises UsageError for runs of
         chunks that the allocation has not, or has twice.
         """
-        self._add_all(self._pieces(allocations))
+        self._add_all(self._stretches(allocations))
 
-    def _pieces(self, allocations: Iterable[Addition]) -> Iterator[Piece]:
+    def _stretches(self, allocations: Iterable[Addition]) -> Iterator[Stretch]:
         """Yields the chunks that are read. The others are entered, run by run, as the iteration comes to them."""
         first = self._work.brought.count
         for memory, inherited in allocations:
             at = 0
             for run in inherited:
-                yield from self._cut(first, memory, at, run.first)
+                yield from self._cut(first + at, memory[at * self.chunk_bytes : run.first * self.chunk_bytes])
                 self._inherit(first, len(memory), run)
                 at = run.end
-            count = chunk_count(len(memory), self.chunk_bytes)
-            yield from self._cut(first, memory, at, count)
-            first += count
+            yield from self._cut(first + at, memory[at * self.chunk_bytes :])
+            first += chunk_count(len(memory), self.chunk_bytes)
 
-    def _cut(self, first: int, memory: memoryview, begin: int, end: int) -> Iterator[Piece]:
-        """Yields the chunks of an allocation from `begin` up to `end`. `first`: the number of its first chunk."""
-        for number in range(begin, end):
-            at = number * self.chunk_bytes
-            yield first + number, memory[at : at + self.chunk_bytes]
+    def _cut(self, first: int, memory: memoryview) -> Iterator[Stretch]:
+        """Yields memory as stretches of chunks, from the number `first` on."""
+        whole, rest = divmod(len(memory), self.chunk_bytes)
+        return stretches(first, memory, chain(repeat(self.chunk_bytes, whole), [rest] * bool(rest)), GROUP_BYTES)
 
     def _inherit(self, first: int, size: int, run: Inherited) -> None:
         if run.of.size != size or not 0 <= run.first < run.end <= chunk_count(size, self.chunk_bytes):
@@ -157,13 +155,14 @@ class PartWriter:
 
     def add_files(self, files: Iterable[tuple[ImagedFile, memoryview]]) -> None:
         """Adds the bytes of files as `add_file` does. A file is asked for once there is work for a thread."""
-        self._add_all(self._pieces_of(files))
+        self._add_all(self._stretches_of(files))
 
-    def _pieces_of(self, files: Iterable[tuple[ImagedFile, memoryview]]) -> Iterator[Piece]:
-        numbers = count(self._work.brought.count)
+    def _stretches_of(self, files: Iterable[tuple[ImagedFile, memoryview]]) -> Iterator[Stretch]:
+        first = self._work.brought.count
         for file, memory in files:
-            for at, size in file.chunks(self.chunk_bytes):
-                yield next(numbers), memory[at : at + size]
+            sizes = (size for _, size in file.chunks(self.chunk_bytes))
+            yield from stretches(first, memory, sizes, GROUP_BYTES)
+            first += file.chunk_count(self.chunk_bytes)
 
     def put(self, spans: Iterable[tuple[int, memoryview]]) -> None:
         """Adds chunks of allocations, each once, in any order and by any thread.
@@ -171,11 +170,7 @@ class PartWriter:
         A span has the number of its first chunk in the image, and the bytes of one chunk or of several that follow each
         other. They must not change meanwhile. Raises UsageError for a chunk that was put before.
         """
-        self._add_all(
-            (first + number, memory[at : at + size])
-            for first, memory in spans
-            for number, (at, size) in enumerate(cut(len(memory), self.chunk_bytes))
-        )
+        self._add_all(stretch for first, memory in spans for stretch in self._cut(first, memory))
 
     def records(self, first: int, count: int) -> Records:
         """Returns the references of chunks by their numbers. Raises RolledBack if one was not added."""
@@ -203,12 +198,12 @@ class PartWriter:
             self._refuse_failed()
             return self._work.filling.submit(self._work.placing.turn).result()
 
-    def _add_all(self, pieces: Iterable[Piece]) -> None:
+    def _add_all(self, found: Iterable[Stretch]) -> None:
         self._refuse_failed()
-        work, waiting = self._work, list[Named]()
+        work, waiting = self._work, list[NamedPiece]()
         try:
             with usable(self.store.path):
-                together = groups(pieces, lambda piece: padded(len(piece[1])), GROUP_BYTES)
+                together = groups(found, lambda stretch: stretch.stored, GROUP_BYTES)
                 all_of(together, (work.naming, self._named), (work.filling, self._write), partial(self._place, waiting))
                 if waiting:
                     self._place_waiting(waiting)
@@ -220,15 +215,28 @@ class PartWriter:
         if self._failed:
             raise self._failed
 
-    def _named(self, pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Chunk]]:
-        return pieces, self._chunks_of(pieces)
+    def _named(self, group: Sequence[Stretch]) -> Sequence[NamedStretch]:
+        return [NamedStretch(each, self._names_of(each), self._digests_of(each)) for each in group]
 
-    def _place(self, waiting: list[Named], named: tuple[Sequence[Piece], Sequence[Chunk]]) -> Placed:
-        placed = self._work.placing.place(*named)
+    def _names_of(self, stretch: Stretch) -> bytes:
+        return self.store.cipher.names_of(stretch.memory, stretch.starts, stretch.sizes)
+
+    def _digests_of(self, stretch: Stretch) -> bytes:
+        if self.key is None:
+            return b""
+        if {*stretch.sizes[:-1]} <= {self.chunk_bytes}:
+            return hash_bytes(stretch.memory, self.key, self.chunk_bytes)
+        return b"".join(hash_each(stretch.pieces(), self.key, self.chunk_bytes))
+
+    def _place(self, waiting: list[NamedPiece], named: Sequence[NamedStretch]) -> Placed | None:
+        """Places chunks that were named. Returns those that must be written; the others are entered."""
+        placed = self._work.placing.place(named)
         waiting += placed.waiting
-        return placed
+        for run in placed.runs:
+            self._refuse_twice(self._work.brought.add_run(run.first, run.references, run.digests))
+        return placed if placed.brought else None
 
-    def _place_waiting(self, waiting: Sequence[Named]) -> None:
+    def _place_waiting(self, waiting: Sequence[NamedPiece]) -> None:
         """Places the chunks that wait to be told how much this image takes of each pack. They are not named again."""
         work = self._work
         work.placing.take(waiting)
@@ -239,10 +247,3 @@ class PartWriter:
         self.rate.spend(sum(entry.size for entry in placed.entries))
         self._work.placing.pack.write(placed.entries, placed.data)
         self._refuse_twice(self._work.brought.add(placed.brought))
-
-    def _chunks_of(self, pieces: Sequence[Piece]) -> Sequence[Chunk]:
-        looked_at = [data for _, data in pieces]
-        digests = hash_each(looked_at, self.key, self.chunk_bytes) if self.key else repeat(b"")
-        return [
-            Chunk(self.store.cipher.name_of(data), digest) for data, digest in zip(looked_at, digests, strict=False)
-        ]

@@ -5,8 +5,9 @@ from functools import partial
 from threading import Lock
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gcr.image.chunks.chunk import Chunk
+from gcr.image.chunks.chunk import NAME_BYTES, Chunk
 from gcr.image.chunks.entry import Entry
 from gcr.image.files import references
 from gcr.image.files.references import ZEROS
@@ -17,10 +18,9 @@ from gcr.image.store.store import Store
 from gcr.image.write.brought import Brought
 from gcr.image.write.inherited import Inherited
 from gcr.image.write.known import Known
+from gcr.image.write.stretches import NamedPiece, NamedStretch
 from gcr.image.write.usage import Usage
 
-Piece = tuple[int, memoryview]  # a chunk's number in the image, and its bytes
-Named = tuple[Piece, Chunk]
 Place = tuple[str, int]  # pack and block
 
 
@@ -36,16 +36,25 @@ class Counts(Struct):
     stored: int = 0
 
 
+class Run(Struct, frozen=True):
+    """Chunks that are there, from the number `first` on. `references`, `digests`: as in the files of an image."""
+
+    first: int
+    references: bytes
+    digests: bytes
+
+
 class Placed(Struct, frozen=True):
     """Chunks that were named together.
 
-    entries, data: those that the pack still needs · brought: all that have a place · waiting: the others
+    entries, data: those that the pack still needs · brought, runs: all that have a place · waiting: the others
     """
 
     entries: Sequence[Entry]
     data: Sequence[memoryview]
     brought: Sequence[Brought]
-    waiting: Sequence[Named]
+    waiting: Sequence[NamedPiece]
+    runs: Sequence[Run] = ()
 
 
 class Placing:
@@ -60,10 +69,8 @@ class Placing:
         self._lock = Lock()
         self._before = Known()  # chunks that the store had
         self._usage = Usage(store.images, going, self._before)
-        self._here: dict[
-            bytes, Place
-        ] = {}  # by name: the place in a pack of this image; zeros are in one without a name
-        self._ours = {""}  # the packs of this image
+        self._here: dict[bytes, Place] = {}  # by name: the place in a pack of this image
+        self._ours = set[str]()  # the packs of this image
         self._finished_at = 0  # bytes written to its packs that are finished
         self._numbers = {"": ZEROS}  # of packs, in the order of first use; the pack without a name is that of zeros
         self._finished: dict[str, Pack] = {}
@@ -89,32 +96,67 @@ class Placing:
         with self._lock:
             self._counts.total += run.size(chunk_bytes)
             self._counts.zero += run.zeros(chunk_bytes)
-            numbers = {number: self._number_of(run.of.packs[number]) for number in used}
+            numbers = {number: self._number_of_finished(run.of.packs[number]) for number in used}
         return references.renumbered(run.references, numbers)
 
-    def _number_of(self, pack: Pack) -> int:
+    def _number_of_finished(self, pack: Pack) -> int:
         """Numbers a pack of the store at its first use. The lock is held."""
         self._finished.setdefault(pack.id, pack)
-        return self._numbers.setdefault(pack.id, len(self._numbers) - 1)
+        return self._number_of(pack.id)
 
-    def place(self, pieces: Sequence[Piece], chunks: Sequence[Chunk]) -> Placed:
+    def _number_of(self, pack: str) -> int:
+        """Numbers a pack at its first use. The lock is held."""
+        return self._numbers.setdefault(pack, len(self._numbers) - 1)
+
+    def place(self, named: Sequence[NamedStretch]) -> Placed:
         """Gives chunks that the store lacks a place in the pack, one behind the other, as they will be read.
 
         A chunk that the store has in a sparse pack alone waits. Raises OSError, StoreUnusable.
         """
         with self._lock:
-            for chunk, (_, data) in zip(chunks, pieces, strict=True):
-                self._count(chunk.name, len(data))
-            return self._placed([*zip(pieces, chunks, strict=True)], may_wait=True)
+            runs, rest = list[Run](), list[NamedPiece]()
+            for stretch in named:
+                self._divide(stretch, runs, rest)
+            placed = self._placed(rest, may_wait=True)
+        return replace(placed, runs=runs)
 
-    def take(self, waiting: Iterable[Named]) -> None:
+    def _divide(self, named: NamedStretch, runs: list[Run], rest: list[NamedPiece]) -> None:
+        """Divides chunks into runs of those that are there, or are zeros, and the rest. The lock is held."""
+        sizes, at, start = named.of.sizes, 0, 0
+        self._counts.total += len(named.of.memory)
+        while at < len(sizes):
+            if blocks := [0] * self._zeros(named, at):
+                pack = ""
+                self._counts.zero += sum(sizes[at : at + len(blocks)])
+            elif named.name(at) not in self._here and (
+                found := self._before.run(named.names, at, self._usage.is_dense)
+            ):
+                pack, blocks = found
+            if blocks:
+                end = at + len(blocks)
+                names = named.names[at * NAME_BYTES : end * NAME_BYTES]
+                packed = references.packed(names, self._number_of(pack), blocks)
+                runs.append(Run(named.of.first + at, packed, named.digests_of(at, end)))
+            else:
+                rest.append(named.piece(at, start))
+                end = at + 1
+            start, at = start + sum(sizes[at:end]), end
+
+    def _zeros(self, named: NamedStretch, at: int) -> int:
+        """Returns how many chunks from `at` on are zero."""
+        end, sizes, name_of_zeros = at, named.of.sizes, self._store.cipher.name_of_zeros
+        while end < len(sizes) and named.name(end) == name_of_zeros(sizes[end]):
+            end += 1
+        return end - at
+
+    def take(self, waiting: Iterable[NamedPiece]) -> None:
         """Counts chunks that wait as used by this image, in each pack that has them."""
         with self._lock:
             for name in {chunk.name for _, chunk in waiting}:
                 for pack, block in self._before.places(name):
                     self._usage.take(pack, block)
 
-    def place_waiting(self, waiting: Sequence[Named]) -> Placed:
+    def place_waiting(self, waiting: Sequence[NamedPiece]) -> Placed:
         """Places chunks that have waited; those in packs that are sparse even with this image are written again.
 
         Raises OSError, StoreUnusable.
@@ -122,12 +164,12 @@ class Placing:
         with self._lock:
             return self._placed(waiting, may_wait=False)
 
-    def _placed(self, named: Sequence[Named], may_wait: bool) -> Placed:
+    def _placed(self, named: Sequence[NamedPiece], may_wait: bool) -> Placed:
         """The lock is held."""
         places: dict[bytes, Place] = {}
         unknown: dict[bytes, memoryview] = {}
-        placed: list[Named] = []
-        waiting: list[Named] = []
+        placed: list[NamedPiece] = []
+        waiting: list[NamedPiece] = []
         for piece, chunk in named:
             found = self._places(chunk.name)
             place = self._chosen(found)
@@ -171,7 +213,7 @@ class Placing:
         return [self._finished[pack] for pack in self._numbers if pack]
 
     def _places(self, name: bytes) -> Sequence[Place]:
-        """Returns where a chunk is; zeros are in a pack without a name. The lock is held."""
+        """Returns where a chunk is that is not zeros. The lock is held."""
         if (place := self._here.get(name)) is None:
             return [*self._before.places(name)]
         return [place]
@@ -182,11 +224,4 @@ class Placing:
 
     def _brought(self, number: int, chunk: Chunk, pack: str, block: int) -> Brought:
         """Numbers the pack at its first use. The lock is held."""
-        return Brought(number, chunk, self._numbers.setdefault(pack, len(self._numbers) - 1), block)
-
-    def _count(self, name: bytes, size: int) -> None:
-        """Counts the bytes of a chunk. From then on a chunk of zeros is known, and nowhere. The lock is held."""
-        self._counts.total += size
-        if name == self._store.cipher.name_of_zeros(size):
-            self._counts.zero += size
-            self._here.setdefault(name, ("", 0))
+        return Brought(number, chunk, self._number_of(pack), block)

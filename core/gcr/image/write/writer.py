@@ -51,7 +51,7 @@ class ImageWriter(PartWriter):
         if self._sent is None:
             PartWriter.add_files(self, files)
             return
-        for some in groups(self._pieces_of(files), lambda piece: len(piece[1]), AHEAD_BYTES):
+        for some in groups(self._stretches_of(files), lambda stretch: stretch.stored, AHEAD_BYTES):
             self._add_all(some)
             if self.counts.written - self._sent >= AHEAD_BYTES // 2:
                 self.send_ahead()
