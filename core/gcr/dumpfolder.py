@@ -46,6 +46,14 @@ def dump_folder(needed: int, secret: bool) -> Iterator[Path]:
         os.close(lock)
 
 
+def empty(folder: Path) -> None:
+    """Removes the files of a folder that are needed no more; the folder stays until its block ends. Raises nothing."""
+    with suppress(OSError):
+        for path in listed(folder):
+            with suppress(OSError):
+                path.unlink()
+
+
 def _place(needed: int, secret: bool) -> Path:
     missing = _MARGIN * needed - free_bytes(_TMPFS)
     if missing > 0 and secret:

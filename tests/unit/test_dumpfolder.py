@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from memoryfolder import memory_in
 
 from gcr import dumpfolder
-from gcr.dumpfolder import dump_folder
+from gcr.dumpfolder import dump_folder, empty
 from gcr.errors import NoRoom
 
 LARGE = 1 << 60
@@ -56,3 +56,14 @@ def test_what_was_left_behind_goes_and_what_is_in_use_or_young_stays(
     dumpfolder.sweep()
     os.close(lock)
     assert [each.exists() for each in (left, used, other)] == [False, True, True]
+
+
+def test_a_folder_is_emptied_before_it_goes_also_where_files_come_meanwhile(tmp_path: Path) -> None:
+    with dump_folder(0, False) as folder:
+        (folder / "pages-1.img").write_bytes(bytes(5000))
+        (folder / "of another kind").mkdir()
+        empty(folder)
+        assert [path.name for path in folder.iterdir()] == ["of another kind"]
+        (folder / "stats-dump").write_bytes(b"late")
+    assert not folder.exists()
+    empty(folder)

@@ -8,7 +8,8 @@
     published   the folder is in the image; its manifest is written last. From here on a job to be stopped is stopped,
                 unless it is a part of a cut over several nodes: it waits for their images, and is taken back without
     parked      only in place: the supervisor has ended the program, and stays (parking.py)
-    ended       with --stop CRIU ends the processes; else it lets them go, and the job is suspended as before
+    ended       with --stop CRIU ends the processes, beside the removal of its folder; else it lets them go, and the job
+                is suspended as before
 
 Up to the manifest a failure takes everything back, and the job runs again, or is suspended if it was so before. The one
 exception is the death of CRIU in its dump, which a process may not survive. If the daemon dies, CRIU lets the processes
@@ -20,7 +21,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from gcr.daemon.images.outlet import failing, withdraw
 from gcr.daemon.jobs import Job
 from gcr.daemon.recall import recall_program
 from gcr.daemon.worlds import STATE
-from gcr.dumpfolder import dump_folder
+from gcr.dumpfolder import dump_folder, empty
 from gcr.engine.node import Course
 from gcr.engine.side_by_side import on_thread, side_by_side
 from gcr.engine.target import Target
@@ -108,9 +109,12 @@ class Whole(Struct):
         if unhurried:
             self.course.timeout = NO_TIMEOUT
         try:
-            with self._folder() as folder, Transaction(self.job.name) as undo:
-                self._save(imaging, folder, undo)
-                undo.commit()
+            with ExitStack() as stack:
+                folder = stack.enter_context(self._folder())
+                with Transaction(self.job.name) as undo:
+                    self._save(imaging, folder, undo)
+                    undo.commit()
+                made = stack.pop_all()
         except Exception as error:
             imaging.fail(error)
             imaging.give_up_held()
@@ -118,14 +122,20 @@ class Whole(Struct):
             imaging.close()
             back = taken_back(self.node, self.job, self.course, typed(error)) if self.resumes else typed(error)
             raise back from error
-        if self.ends:
-            if self.place is None:
-                self.job.ends.stopped_into = imaging.order.name
-            else:
-                self.course.mark("parked")
-            self._end()
-        else:
+        with made:  # what CRIU writes there while it ends the processes goes with the folder
+            side_by_side([partial(self._settle, imaging), partial(empty, folder)])
+
+    def _settle(self, imaging: Imaging) -> None:
+        """Ends the processes that are in their image, or lets them go."""
+        if not self.ends:
             quietly("have the agents come back", self._come_back)
+            return
+        if self.place is None:
+            self.job.ends.stopped_into = imaging.order.name
+        else:
+            self.course.mark("parked")
+        self._end()
+        self.course.mark("ended")
 
     def left_on_devices(self) -> int | None:
         """Returns the bytes that the devices still count for the processes; None where they cannot be asked."""
