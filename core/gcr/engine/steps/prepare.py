@@ -42,6 +42,7 @@ class Prepare(Struct, frozen=True):
             refuse_nothing_to_move(work.targets)
         for target in work.targets:
             target.process.move(State.PREPARED)
+        work.course.mark("exported")
 
     def _export(self, target: Target) -> None:
         target.read_shares()  # before: the owner of what is listed has it among its exports then
@@ -85,6 +86,7 @@ class Reserve(Struct, frozen=True):
             take_room(work)
         except NoRoom as short:
             work.stream = self.otherwise(short)
+        work.course.mark("reserved")
         for target in work.targets:
             work.count.look_before(target)
         if not work.options.data_only:
