@@ -22,6 +22,7 @@ from gcr.image.chunks.windows import ImagedLine, lines_of
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
+from gcr.image.write.placing import Placing
 from gcr.image.write.writer import ImageWriter
 from gcr.image_helper.service import ImageService
 from gcr.image_helper.streaming import Streams
@@ -224,6 +225,20 @@ def brought(store: Store, each: Passing, windows: int) -> Iterator[ImageService]
         service.writing.take(ops.Take(7, "GPU-0", window), NOBODY)
     try:
         yield service
+    finally:
+        service.finish()
+
+
+def test_the_chunks_of_the_store_are_sorted_before_one_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job stands still while its chunks are looked for; it runs when the name is claimed."""
+    sorted_by_name = threading.Event()
+    monkeypatch.setattr(Placing, "prepare", lambda _placing: sorted_by_name.set())
+    service = ImageService()
+    try:
+        service.writing.begin(ops.Begin(str(tmp_path / "store"), False, "warm", None), [])
+        assert sorted_by_name.wait(10)
     finally:
         service.finish()
 

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -81,13 +81,18 @@ class Writing(Struct):
         }
 
     def begin(self, asked: ops.Begin, fds: list[int]) -> ops.Free:
-        """Claims the name, and looks at the room. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey …"""
+        """Claims the name, looks at the room, and begins to sort the store's chunks by name.
+
+        Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey …
+        """
         reach("image.begin")
         store = store_of(asked, fds, self._heard)
         threads, rate = config.load().threads, Rate(asked.max_bytes_per_s)
         for memory in (self.lent, self.streams):  # closed after the writer, which may be reading it
             self._stack.callback(memory.close)
         self._writer = self._stack.enter_context(ImageWriter(store, asked.name, threads, rate))
+        with suppress(RuntimeError):  # the system has no thread left: then the first chunk waits
+            threading.Thread(target=self._writer.prepare, name="gcr-known", daemon=True).start()
         with usable(store.path):
             return ops.Free(free_bytes(store.packs.folder))
 
