@@ -1,6 +1,6 @@
 """BLAKE3 on the processor by libgcr_hash.so: the names of many chunks in one call, without the interpreter.
 
-One core names 1.5 to 5 GB/s, by what it can do (docs/hash.md). Where threads return to the interpreter for each chunk,
+One core names 1.6 to 5 GB/s, by what it can do (docs/hash.md). Where threads return to the interpreter for each chunk,
 they wait for each other.
 """
 
