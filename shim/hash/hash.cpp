@@ -3,14 +3,28 @@
 // libgcr_hash.so: the chunk hash on the processor, called by gcr/hashing/native.py. Keeps nothing; any thread may call.
 #include <string.h>
 
-#include "isa.h"
 #include "tile.h"
 
 namespace gcr_hash {
 namespace {
 
+enum Isa : int { kBest = 0, kSse2 = 1, kAvx2 = 2, kAvx512 = 3 };
+
+bool has(int isa) {
+    __builtin_cpu_init();
+    if (isa == kAvx512) return __builtin_cpu_supports("avx512f");
+    if (isa == kAvx2) return __builtin_cpu_supports("avx2");
+    return isa == kSse2;
+}
+
+int best() {
+    for (int isa = kAvx512; isa > kSse2; isa--)
+        if (has(isa)) return isa;
+    return kSse2;
+}
+
 HashTile* tile_hash(int isa) {
-    return isa == gcr_isa::kAvx512 ? hash_tile_avx512 : isa == gcr_isa::kAvx2 ? hash_tile_avx2 : hash_tile_sse2;
+    return isa == kAvx512 ? hash_tile_avx512 : isa == kAvx2 ? hash_tile_avx2 : hash_tile_sse2;
 }
 
 struct Padded {
@@ -45,8 +59,8 @@ extern "C" __attribute__((visibility("default"))) int gcr_hash_memory(int isa, c
                                                                       const gcr_hash::Word* key,
                                                                       gcr_hash::Sum* digests) {
     using namespace gcr_hash;
-    const int used = gcr_isa::chosen(isa);
-    if (!used) return 0;
+    if (!has(isa) && isa != kBest) return 0;
+    const int used = isa == kBest ? best() : isa;
     for (Sum at = 0; at < size; at += chunk_bytes, digests += 2) {
         const Sum left = size - at;
         hash_chunk(tile_hash(used), data + at, left < chunk_bytes ? (Word)left : chunk_bytes, key, digests);

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from gcr.hashing import names
 from gcr.hashing.chunks import CHUNK_BYTES
 
-NAME_BYTES = names.NAME_BYTES
+NAME_BYTES = 32
 
 
 class Chunk(NamedTuple):
@@ -34,8 +33,6 @@ def names_of(memory: memoryview, starts: Sequence[int], sizes: Sequence[int], ke
 
     starts: offsets of the chunks in the memory · sizes: their bytes · key: of an encrypted store
     """
-    if not memory.readonly and memory:
-        return names.names_within(memory, starts, sizes, key)
     pieces = (memory[start : start + size] for start, size in zip(starts, sizes, strict=True))
     return b"".join(blake3(piece, key=key).digest() if key else name_of(piece) for piece in pieces)
 
