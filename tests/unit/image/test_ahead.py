@@ -13,6 +13,7 @@ from gcr.image.files import ahead
 from gcr.image.files.manifest import Cut
 from gcr.image.pack.format import Pack
 from gcr.image.store.store import Store
+from gcr.image.write import part
 from gcr.image.write import writer as writing
 from gcr.image.write.folder import add_folder
 from gcr.image.write.writer import ImageWriter
@@ -47,6 +48,7 @@ def noted(store: Store, name: str = "warm") -> list[Pack]:
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "AHEAD_BYTES", 4 * CHUNK_BYTES)
+    monkeypatch.setattr(part, "GROUP_BYTES", 2 * CHUNK_BYTES)  # no part is smaller
 
 
 def test_packs_sent_ahead_are_whole_and_the_image_is_of_all_of_them(store: Store, tmp_path: Path) -> None:
