@@ -107,7 +107,7 @@ def saved(image: Image, dumper: Dumper, folder: Path, monkeypatch: pytest.Monkey
     made.course, made.ends = Course("checkpoint", 1, 60.0, lambda _event: None), True
     made._looking.set_result(cast("Any", SimpleNamespace(pids=[])))
     monkeypatch.setattr(whole, "suspended", lambda *_: [])
-    monkeypatch.setattr(Whole, "_described", lambda _self: SimpleNamespace(write=lambda _folder: None))
+    monkeypatch.setattr(Whole, "_described", lambda _self, _imaging: SimpleNamespace(write=lambda _folder: None))
     with Transaction("llm") as undo:
         made._save(cast("Any", image), folder, undo)
         undo.commit()
