@@ -69,7 +69,7 @@ def runs_at(nodes: TwoNodes, node: str, out: Path) -> None:
     assert (here.state("llm"), there.state("llm")) == ("running", None)
     assert (here.images(), there.images()) == ([], [])
     assert (here.records(), there.records()) == ([], [])
-    assert (here.packs(), there.packs()) == ([], [])
+    nodes.until(lambda: (here.packs(), there.packs()) == ([], []), "the packs are removed, once the exchange has ended")
     assert there.device_bytes() < JOB_BYTES
     ends_as_bare(nodes, out)
 
