@@ -211,6 +211,44 @@ def test_nothing_comes_back_from_a_folder_without_a_dump(tree: Tree) -> None:
         saving.restore(CRIU, [4000000], tree.images, Wishes(), LIMIT, pytest.fail)
 
 
+TAKER = """
+import os, sys, time
+with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+    last.write(str(int(sys.argv[1]) - 1))
+pid = os.fork()
+if pid:
+    print(pid)
+else:
+    os.close(1)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def taken(id: int) -> Iterator[None]:
+    """Another process, no child of this one, has the id."""
+    for _ in range(20):
+        got = int(subprocess.run([sys.executable, "-c", TAKER, str(id)], stdout=subprocess.PIPE, check=True).stdout)
+        try:
+            if got == id:
+                yield
+                return
+        finally:
+            os.kill(got, signal.SIGKILL)
+    pytest.fail(f"id {id} is not to be had")
+
+
+def test_a_thread_id_that_is_taken_while_criu_is_at_work_is_a_reason_to_try_again(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.dump()
+    assert tree.has_ended()
+    monkeypatch.setattr(saving, "wait_until_free", lambda _ids: None)
+    with taken(tree.ids[-1]), pytest.raises(NotRestored) as caught:
+        tree.restore(pytest.fail)
+    assert "has taken an id of the job" in caught.value.hint, caught.value
+
+
 def test_a_pid_in_use_is_named_and_its_process_is_not_touched(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "_REAPED_S", 0.1)
     with pytest.raises(NotRestored, match=f"pid {tree.root} is in use"):

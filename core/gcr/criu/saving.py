@@ -34,6 +34,7 @@ _GHOSTS = 1 << 30  # bytes of a file that has no name any more and is open still
 _SAID = re.compile(r"Error \([^)]*\): (.*)")
 # The first is in every log where CRIU may not raise its limit; the others come of a cause.
 _NO_CAUSES = ("setup RLIMIT_NOFILE", "FAILED", "Restorer fail", "exited, status=", "Dump files (pid")
+_TAKEN = re.compile(r": -17\b|: File exists\b")  # EEXIST, in CRIU's words
 _BY_CRIU = "killed by signal 9"  # as a rule, since another process has failed
 _REAPED_S, _LOOK_S = 5.0, 0.005
 _PID_MAX, _LAST_PID = Path("/proc/sys/kernel/pid_max"), Path("/proc/sys/kernel/ns_last_pid")
@@ -115,7 +116,7 @@ def restore(
             response = _asked(criu, RequestType.RESTORE, there, timeout, stage, **options)
         if not response.success:
             words = _words(response, folder / LOG[RequestType.RESTORE])
-            raise NotRestored(f"CRIU did not bring process {pids[0]} back: {words}")
+            raise NotRestored(f"CRIU did not bring process {pids[0]} back: {words}", hint=_hint(words))
         verify()
     return statistics.of_restore(folder)
 
@@ -238,6 +239,10 @@ def _chosen(wishes: Wishes) -> dict[str, Any]:
         "ghost_limit": _GHOSTS,
         "manage_cgroups_mode": CgroupMode.IGNORE,
     }
+
+
+def _hint(words: str) -> str:
+    return "another process has taken an id of the job just now: again" if _TAKEN.search(words) else ""
 
 
 def _words(response: Any, log: Path) -> str:
