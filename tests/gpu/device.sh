@@ -26,7 +26,7 @@
 # GCR_BENCHMARK_CRIU, a folder with CRIU's cuda_plugin.so of the same version and NVIDIA's cuda-checkpoint.
 # `migrate` moves a job of GCR_MIGRATE_GIB (16) between two daemons through TCP; needs GCR_CRIU, and a wheel of
 # cryptography. Stores and arenas are in memory: 4 times that size.
-# `nodes-ddp`, `nodes-tensor`: two daemons with a rank each, joined by NCCL through sockets, cut as one job; one GPU is enough.
+# `nodes-ddp`, `nodes-tensor`: two daemons with a rank each, joined by NCCL through sockets, cut as one job; needs two GPUs.
 # `control-copies`, `control-at-once`: the driver's own checkpoint beside copies, by how they are queued, and of several programs.
 # `resident-8`, `resident-32`: back from memory that stayed on the device, beside back from the host, in turns.
 # `serve-room`, `serve-there`, `serve-warm`, `serve-others`: two models in turns behind `gcr serve` and without it; `serve-load`: 50 clients;

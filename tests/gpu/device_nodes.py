@@ -1,7 +1,8 @@
 """Two nodes on one machine, each with a daemon of its own: one cut over ranks that NCCL joins through sockets.
 
-With one GPU both ranks are on it: NCCL takes them for ranks of two hosts (NCCL_HOSTID). The program takes a number of
-steps, and is suspended and brought back on both nodes at random instants; then the same steps are taken bare.
+NCCL takes them for ranks of two hosts (NCCL_HOSTID). The program takes a number of steps, and is suspended and brought
+back on both nodes at random instants; then the same steps are taken bare. With one GPU both ranks are on it, and r580
+ends them after the first restore: docs/limitations.md, "A GPU that others use at the same time".
 """
 
 import os
