@@ -21,6 +21,7 @@ from gcr.worker.taking import copy_live, copy_out
 sys.path.insert(0, str(Path(__file__).parent))
 
 from host_device import LONG, Device, baseline, look, process
+from two_at_once import Held
 
 SIZE = 3 * CHUNK_BYTES
 COPY, LATER = 7, 8
@@ -90,26 +91,20 @@ def test_an_eviction_leaves_ballast_to_its_holder() -> None:
 @pytest.mark.parametrize("end", [lambda held: held.memory.evict(), lambda held: held.forget_copy(COPY)])
 def test_an_eviction_waits_for_memory_that_is_on_its_way_out(monkeypatch: pytest.MonkeyPatch, end: Any) -> None:
     """A program asks for the room meanwhile, and tries once more as soon as it hears that the room is free."""
-    leaving, may_leave, release = threading.Event(), threading.Event(), Owned.release
+    standing, release = Held(), Owned.release
 
     def released(device: Owned, where: DeviceRange) -> None:
-        leaving.set()
-        assert may_leave.wait(10)
+        standing.stand()
         release(device, where)
 
     with drained() as (device, held):
         held.stay(COPY)
         monkeypatch.setattr(Owned, "release", released)
-        threads = [threading.Thread(target=end, args=(held,)), threading.Thread(target=held.memory.evict)]
-        threads[0].start()
-        assert leaving.wait(10)
-        assert held.memory.evictable_bytes == SIZE  # so the daemon asks for it
-        threads[1].start()
-        threads[1].join(0.05)
-        assert threads[1].is_alive()
-        may_leave.set()
-        for thread in threads:
-            thread.join(10)
+
+        def is_seen() -> None:
+            assert held.memory.evictable_bytes == SIZE  # so the daemon asks for it
+
+        standing.second_waits(lambda: end(held), held.memory.evict, is_seen)
         assert (held.memory.evictable_bytes, held.memory.residence, is_there(device, held)) == (0, None, False)
 
 

@@ -1,12 +1,12 @@
 """Resident memory as the daemon sees it: what is evicted for whom, in which order, and which devices agents know of."""
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from two_at_once import Held
 
 from gcr.daemon.occupied import Occupied
 from gcr.daemon.residents import Residents
@@ -170,26 +170,16 @@ def test_memory_that_does_not_stay_is_an_error_and_the_mark_goes(occupied: Occup
 
 
 def test_a_program_waits_for_memory_of_a_migration_that_is_being_given_up(occupied: Occupied) -> None:
-    leaving, may_leave = threading.Event(), threading.Event()
+    standing = Held()
 
     def surrender(_hold: str) -> None:
-        leaving.set()
-        assert may_leave.wait(10)
+        standing.stand()
 
     residents = made(occupied)
     residents.arriving.of("llm", "1").workers[7, ONE] = cast("Any", SimpleNamespace(device=ONE, surrender=surrender))
-    threads = [
-        threading.Thread(target=residents.arriving.drop, args=("llm", "1")),
-        threading.Thread(target=residents.free, args=([ONE],)),
-    ]
-    threads[0].start()
-    assert leaving.wait(10)
-    assert residents.may_be_on(ONE)  # so an agent asks
-    threads[1].start()
-    threads[1].join(0.05)
-    assert threads[1].is_alive()
-    may_leave.set()
-    for thread in threads:
-        thread.join(10)
-    assert not any(thread.is_alive() for thread in threads)
+
+    def is_seen() -> None:
+        assert residents.may_be_on(ONE)  # so an agent asks
+
+    standing.second_waits(lambda: residents.arriving.drop("llm", "1"), lambda: residents.free([ONE]), is_seen)
     assert not residents.may_be_on(ONE)
