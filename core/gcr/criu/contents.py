@@ -60,7 +60,7 @@ def in_threads(ask: Callable[[_Asked], _Answer], asked: Sequence[_Asked]) -> lis
 
 
 def _at_once(asked: Content) -> str | OSError | None:
-    """Returns the name of a content, or its error; None for one whose pieces are to be read."""
+    """Returns the name of a content, or the error of reading it. A larger content has no name yet: None."""
     return _read(lambda: _short(asked))
 
 

@@ -161,7 +161,7 @@ def _named_so(file: FileSeen, path: str) -> FileSeen:
 
 
 def _seen(files: Sequence[Opened | Mapped], growing: Collection[tuple[int, int]]) -> dict[tuple[int, int], FileSeen]:
-    """Returns what is noted of each file, by its place; nothing of one that is gone, or whose process is."""
+    """Returns a note of each file, by the place of the file. A file that is gone has none."""
     there = [(file, size) for file in files if (size := _size(file)) is not None]
     found = dict[tuple[int, int], FileSeen]()
     contents = names([Content(_reached(file), size) for file, size in there])

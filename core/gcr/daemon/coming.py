@@ -158,7 +158,7 @@ class AllComing(Struct):
                 self._leaving.remove(known)
 
     def _there(self) -> list[Coming]:
-        """Returns also those whose memory is being released: a program that needs the room waits for that."""
+        """Returns all memory that takes room, also the memory that gcr is releasing."""
         with self._lock:
             return [*self._by_job.values(), *self._leaving]
 

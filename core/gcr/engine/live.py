@@ -38,7 +38,7 @@ def may_compute_beside(target: Target) -> bool:
 
     NVIDIA's r580 does not preempt a context that it has checkpointed and restored: a kernel of another process waits
     until that of the program is over, and after 4.4 s the driver ends the program's context (Xid 109). Copies to the
-    host do not wait. Seen on one H200 with the driver alone; docs/limitations.md.
+    host do not wait. Seen on two H200 machines with the driver alone; docs/limitations.md.
     """
     return not target.process.suspension.was_saved or target.control.means is not ControlMeans.DRIVER
 

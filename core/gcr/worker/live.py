@@ -64,7 +64,7 @@ class LiveCopy:
     def copied(self, id: int, size: int, start: int, digests: bytes) -> None:
         """Enters a part of an allocation that is in the arena, with its digests; `size`: of the allocation.
 
-        What the parent image has as well counts as there: nothing more is done for it then.
+        A chunk that the parent image has as well gets the parent as its place: the image needs no other copy of it.
         """
         first, count = start // CHUNK_BYTES, len(digests) // DIGEST_BYTES
         at = slice(first * DIGEST_BYTES, (first + count) * DIGEST_BYTES)
