@@ -23,6 +23,7 @@ from gcr_nvidia.driver import (
 )
 
 _NEWER_DRIVER = f"install an NVIDIA driver of branch r{devices.OLDEST_BRANCH} or newer"
+_RESTORES_UNPREEMPTED = "580"  # branch
 _PER_PROCESS_EXCLUSIVE = 3
 
 
@@ -99,6 +100,15 @@ def _branch() -> str:
     return f"driver {version}"
 
 
+def _preemption() -> str:
+    """r580 restores contexts without a trap handler, so that their kernels are not preempted; docs/limitations.md."""
+    version = devices.driver_version()
+    simulated = all(is_simulated(each.name) for each in devices.present())
+    if version.split(".")[0] == _RESTORES_UNPREEMPTED and not simulated:
+        raise Lacking(f"driver {version} does not preempt the kernels of a program that it restored")
+    return f"driver {version}: no trouble is known"
+
+
 def _checkpoint_api() -> str:
     if platform.machine() == "aarch64":
         raise Lacking("the driver has no checkpoint on arm64")
@@ -161,6 +171,7 @@ CHECKS: Sequence[Check] = (
     Check("virtual_memory", _vmm, "hand-over needs a device with virtual memory management"),
     Check("descriptors", _descriptors, "hand-over needs memory that exports as file descriptors (Linux, not WSL)"),
     Check("rdma", _rdma, "only programs that give device memory to a network card miss this", needed=False),
+    Check("preemption", _preemption, "give a GPU to one program at a time while kernels take seconds", needed=False),
     Check("mig_off", _mig_off, "nvidia-smi -mig 0: the driver cannot checkpoint MIG instances"),
     Check("shared_mode", _shared_mode, "nvidia-smi -c DEFAULT: the worker needs a context beside the job's"),
 )

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from gcr import processes, sharing
+from gcr.backend import Device
 from gcr.errors import NotDeviceMemory
-from gcr_nvidia import refusals
+from gcr.probing import answers
+from gcr_nvidia import probe, refusals
 from gcr_nvidia.memory import check_kind
 
 
@@ -40,6 +42,23 @@ def test_refusals_seen_from_outside(
     monkeypatch: pytest.MonkeyPatch, opened: list[str], mapped: list[str], reasons: list[str]
 ) -> None:
     assert refuse_with(monkeypatch, opened, mapped) == reasons
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "preempted"),
+    [
+        ("580.159.04", "NVIDIA H200", False),
+        ("590.48.01", "NVIDIA H200", True),
+        ("580.0.0-simulated", "Simulated H200", True),
+    ],
+)
+def test_doctor_names_the_drivers_that_do_not_preempt_what_they_restored(
+    monkeypatch: pytest.MonkeyPatch, version: str, name: str, preempted: bool
+) -> None:
+    monkeypatch.setattr(probe.devices, "driver_version", lambda: version)
+    monkeypatch.setattr(probe.devices, "present", lambda: [Device("GPU-1", name, 1 << 30, 0)])
+    (told,) = answers([check for check in probe.CHECKS if check.name == "preemption"])
+    assert (told.ok, told.needed, version in told.evidence) == (preempted, False, True)
 
 
 @pytest.mark.parametrize(
