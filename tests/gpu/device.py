@@ -19,6 +19,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(CONFORMANCE)]
 
 import all_devices  # noqa: E402
 import answers  # noqa: E402
+import device_beside  # noqa: E402
 import device_facts  # noqa: E402
 import device_nodes  # noqa: E402
 import device_pair  # noqa: E402
@@ -219,6 +220,7 @@ def warmed(measure: Callable[[], Result]) -> Result:
 
 CHECKS: dict[str, Callable[[], Result]] = {
     "facts": device_facts.collect,
+    "restored-beside": device_beside.collect,
     "smoke": smoke,
     "namespace": namespace,
     "contract": contract,

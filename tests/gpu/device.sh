@@ -26,6 +26,7 @@
 # GCR_BENCHMARK_CRIU, a folder with CRIU's cuda_plugin.so of the same version and NVIDIA's cuda-checkpoint.
 # `migrate` moves a job of GCR_MIGRATE_GIB (16) between two daemons through TCP; needs GCR_CRIU, and a wheel of
 # cryptography. Stores and arenas are in memory: 4 times that size.
+# `restored-beside`: work of other processes beside a program that the driver restored, and traps of its kernels.
 # `nodes-ddp`, `nodes-tensor`: two daemons with a rank each, joined by NCCL through sockets, cut as one job; needs two GPUs.
 # `control-copies`, `control-at-once`: the driver's own checkpoint beside copies, by how they are queued, and of several programs.
 # `resident-8`, `resident-32`: back from memory that stayed on the device, beside back from the host, in turns.
