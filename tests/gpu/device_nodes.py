@@ -107,8 +107,8 @@ def _under_gcr(
             stack.enter_context(Held(command, world, JOB, node.place))
             for command, node in zip(commands, nodes, strict=True)
         ]
-        _begin(running, steps)
         try:
+            _begin(running, steps)
             _cut_often(running, nodes, found, (cuts, long_s))
             return _ended(running, found)
         except Silent:

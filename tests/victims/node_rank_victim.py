@@ -20,7 +20,10 @@ class Rank:
 
         self.group = torch.distributed
         device = torch.device(options.device, device_of(options)) if options.device == "cuda" else torch.device("cpu")
-        more = {"device_id": device} if options.device == "cuda" else {}
+        more = {}
+        if options.device == "cuda":
+            torch.cuda.set_device(device)  # streams and graphs that name no device are made there
+            more["device_id"] = device
         self.group.init_process_group(
             BACKENDS[options.device],
             init_method=f"file://{options.meeting}",
