@@ -26,6 +26,8 @@ RANKS = (sys.executable, str(HERE / "sharing_program.py"))
 HANDLES = (sys.executable, str(HERE / "handles_program.py"))
 SETTINGS = {"NCCL_NVLS_ENABLE": "0", "NCCL_CUMEM_HOST_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
+CONTROL = "control"  # a second bare program
+OF_ALONE = (BARE, OTHER, CONTROL)
 PAIRS = 3
 PAIRS_ALONE, TURNS_ALONE = 8, 12  # of all_reduces that are waited for
 TURNS, TURNS_OF_STARTS = 8, 4  # of each program of a pair, even
@@ -60,10 +62,12 @@ def rates(run_flags: Sequence[str] = (), pairs: int = PAIRS, size: int = GIB, ra
     return judged(found, size)
 
 
-def _pairs(stack: ExitStack, count: int, run_flags: Sequence[str], ranks: int) -> list[dict[str, Program]]:
-    """Starts so many pairs of programs, all at once, and waits until they are ready."""
+def _pairs(
+    stack: ExitStack, count: int, run_flags: Sequence[str], ranks: int, of: Sequence[str] = (BARE, OTHER)
+) -> list[dict[str, Program]]:
+    """Starts so many pairs of programs, or sets `of` more, all at once, and waits until they are ready."""
     found = [
-        {which: stack.enter_context(_started(which, number, run_flags, ranks)) for which in (BARE, OTHER)}
+        {which: stack.enter_context(_started(which, number, run_flags, ranks)) for which in of}
         for number in range(count)
     ]
     for program in (each for pair in found for each in pair.values()):
@@ -118,17 +122,25 @@ def _turns(pair: Mapping[str, Program], number: int, samples: Row, size: int) ->
 def alone(run_flags: Sequence[str] = (), pairs: int = PAIRS_ALONE, turns: int = TURNS_ALONE, ranks: int = 2) -> Result:
     """Samples of all_reduces of 8 bytes that are waited for, each turn with a communicator of its own.
 
-    Programs differ from each other, and so do communicators, by more than what gcr adds: so many pairs and turns.
+    Programs differ from each other, and so do communicators, by more than what gcr adds: so many pairs and turns. Each
+    pair has a second bare program beside it, which shows by how much two differ without gcr.
     """
     start_daemon()
     with ExitStack() as stack:
-        started = _pairs(stack, pairs, run_flags, ranks)
-        found: list[Row] = [{which: [] for which in pair} for pair in started]
-        for number in [*range(pairs)] * turns:
-            pair, samples = started[number], found[number]
-            for which in _order(number + len(samples[BARE]), 1):
-                samples[which].append(_alone(pair[which]))
+        started = _pairs(stack, pairs, run_flags, ranks, OF_ALONE)
+        found: list[Row] = [{which: [] for which in OF_ALONE} for _ in started]
+        for turn in range(turns):
+            for number, programs in enumerate(started):
+                for which in _rotated(turn + number):
+                    found[number][which].append(_alone(programs[which]))
     return judged_alone(found)
+
+
+def _rotated(number: int) -> Sequence[str]:
+    """Returns the programs of a set in the order of this turn: each is first, in the middle and last as often."""
+    begin = number % len(OF_ALONE)
+    order = [*OF_ALONE[begin:], *OF_ALONE[:begin]]
+    return order[::-1] if number // len(OF_ALONE) % 2 else order
 
 
 def _alone(program: Program) -> float:
@@ -139,17 +151,21 @@ def _alone(program: Program) -> float:
     return found
 
 
-def judged_alone(pairs: Sequence[Row]) -> Result:
+def judged_alone(sets: Sequence[Row]) -> Result:
     """Compares the sums of the medians' logarithms, so that a slow communicator counts as one of many.
 
-    `spread`: the standard error of the share, by the differences between pairs
+    `spread`: the standard error of a share, by the differences between sets · `control`: of the second bare program
     """
-    shares = [fmean(log(bare / other) for bare, other in zip(pair[BARE], pair[OTHER], strict=True)) for pair in pairs]
+    under, control = (_share_of(sets, which) for which in (OTHER, CONTROL))
+    goals = [goal("alone: rate under gcr / bare", under["share"], f">= {LEAST_RATE}", under["share"] >= LEAST_RATE)]
+    return {"samples": sets, **under, "control": control, "goals": goals, "ok": goals[0]["met"]}
+
+
+def _share_of(sets: Sequence[Row], which: str) -> Row:
+    shares = [fmean(log(bare / own) for bare, own in zip(each[BARE], each[which], strict=True)) for each in sets]
     share = exp(fmean(shares))
     spread = share * stdev(shares) / sqrt(len(shares))
-    goals = [goal("alone: rate under gcr / bare", share, f">= {LEAST_RATE}", share >= LEAST_RATE)]
-    by_pair = [exp(each) for each in shares]
-    return {"samples": pairs, "by_pair": by_pair, "spread": spread, "goals": goals, "ok": goals[0]["met"]}
+    return {"share": share, "spread": spread, "by_pair": [exp(each) for each in shares]}
 
 
 def _more_of(own: Row, name: str, of_ranks: Sequence[Sequence[float]]) -> None:

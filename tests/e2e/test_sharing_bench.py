@@ -82,7 +82,8 @@ def test_rates(simulated: SimulatedMachine) -> None:
 @pytest.mark.usefixtures("torch")
 def test_all_reduces_that_are_waited_for(simulated: SimulatedMachine) -> None:
     found = sharing_jobs.alone(simulated.world, pairs=2, turns=2)
-    assert [[len(pair[which]) for which in ("bare", "other")] for pair in found["samples"]] == [[2, 2], [2, 2]]
+    assert [[len(each[which]) for which in sharing_jobs.OF_ALONE] for each in found["samples"]] == [[2, 2, 2]] * 2
+    assert found["share"] > 0 and found["control"]["share"] > 0
     assert len([*report_judged.lines({"sharing-alone": found})]) == 1
 
 
