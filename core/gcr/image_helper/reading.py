@@ -92,7 +92,7 @@ class Reading(Struct):
         slot, offset, size = asked.window
         with self._telling_all(request, self._reader):
             reach("image.read")
-            self._reader.read(asked.pid, asked.device, offset, slots.slot(slot, size))
+            self._reader.read(asked.pid, asked.device, offset, slots.entered(slot, size))
 
     def _lacking(self, asked: ops.Lacking, request: Request) -> ops.Windows:
         """Returns the windows that differ from what `brought` has told of. Raises UsageError, Damaged …"""

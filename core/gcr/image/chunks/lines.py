@@ -70,6 +70,7 @@ class Slots(Mapped):
     def __init__(self, fds: Sequence[int], slot_bytes: int, writable: bool = True) -> None:
         """Maps `fds` one behind the other. The descriptors stay the caller's. Raises NotASegment, OSError."""
         self.slot_bytes = slot_bytes
+        self._entered = set[int]()
         super().__init__([checked_size(fd, None) for fd in fds], fds, writable)
 
     def slot(self, number: int, size: int) -> memoryview:
@@ -77,6 +78,14 @@ class Slots(Mapped):
         if size > self.slot_bytes:
             raise UsageError(f"a slot of {self.slot_bytes} bytes has no room for {size}")
         return self.view(number * self.slot_bytes, size)
+
+    def entered(self, number: int, size: int) -> memoryview:
+        """Returns as `slot`. Enters the pages into the page tables first: a fault for each would take longer."""
+        memory = self.slot(number, size)
+        if number not in self._entered:
+            hostmap.populate(self._first + number * self.slot_bytes, size)
+            self._entered.add(number)
+        return memory
 
 
 class Line(Mapped):
