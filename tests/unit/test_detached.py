@@ -5,8 +5,10 @@ import select
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from gcr.errors import Interrupted
 from gcr.supervisor import process
@@ -49,8 +51,53 @@ def test_the_starter_says_after_a_ctrl_c_whether_the_job_runs(monkeypatch, had_s
 
     pressing = threading.Thread(target=press)
     pressing.start()
-    with pytest.raises(Interrupted) as told:
-        process._await_detached(answer, stop)
+    with os.fdopen(answer, "rb") as stream, pytest.raises(Interrupted) as told:
+        process._await_detached(stream, stop)
     pressing.join(10)
     assert ("llm had started: it runs" in told.value.message) == had_started
     assert ("was not started" in told.value.message) != had_started
+
+
+@pytest.mark.parametrize("word", [b"g", b"s", b""])
+def test_a_program_that_its_starter_prepares_starts_on_its_word_alone(monkeypatch, word):
+    """An empty word: the starter was killed."""
+    prepared = []
+
+    def run(_spec, started, may_start):
+        may_start()
+        started(type("Started", (), {"name": "llm", "diary": type("Diary", (), {"log": None})}))
+        return process.Outcome(7, "llm")
+
+    monkeypatch.setattr(process, "_run", run)
+    (answer, tell), (stopped, stop) = os.pipe(), os.pipe()
+    os.write(stop, word)
+    os.close(stop)
+    revival = SimpleNamespace(prepare=prepared.append)
+    code = process._run_detached(replace(SPEC, revival=revival), tell, stopped)
+    said = os.read(answer, 1 << 16)
+    os.close(answer)
+    assert (code, b"not started" in said) == ((7, False) if word == b"g" else (process.FAILED_BEFORE_START, True))
+    assert not prepared  # that is the starter's to do
+
+
+@pytest.mark.parametrize("error", [OSError("a disk"), KeyboardInterrupt()])
+def test_a_starter_that_fails_to_prepare_says_so_and_waits_for_the_other_half(error):
+    (answer, tell), (stopped, stop) = os.pipe(), os.pipe()
+    words = []
+
+    def other_half():
+        words.append(os.read(stopped, 1))
+        time.sleep(0.1)
+        words.append(b"ended")
+        os.close(tell)
+
+    def prepare():
+        raise error
+
+    half = threading.Thread(target=other_half)
+    half.start()
+    with os.fdopen(answer, "rb") as stream, pytest.raises(type(error)):
+        process._prepared(prepare, stream, stop, ())
+    assert words == [b"s", b"ended"]
+    half.join()
+    os.close(stopped)

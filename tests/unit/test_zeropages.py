@@ -23,6 +23,7 @@ from gcr.criu import saving
 from gcr.criu.pages import chunk_sizes
 from gcr.criu.saving import Wishes
 from gcr.image.store.store import Store
+from gcr.imageerrors import WrongImage
 
 CRIU = Path(os.environ.get("GCR_CRIU") or Path(__file__).parents[2] / "build/criu/criu")
 SECONDS = 30
@@ -65,6 +66,27 @@ def laid(found: Sequence[Run]) -> tuple[list[Entry], list[Entry], dict[int, int]
         pages.update({first + number: byte for number, byte in enumerate(fill)})
         first += count
     return entries, areas, pages
+
+
+def test_what_was_brought_before_is_not_mixed_with_another_image(tmp_path: Path) -> None:
+    """The files that are there were brought by the first look, and the image has been made anew since."""
+    store, out = Store(tmp_path / "store"), tmp_path / "out"
+    for name, content in (("in", b"one"), ("later", b"two")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "core-7.img").write_bytes(content)
+        (tmp_path / name / "tree.json").write_bytes(content)
+    imaged(store, "one", tmp_path / "in")
+    seal = store.images.manifest("one").seal()
+    out.mkdir()
+    (out / "tree.json").write_bytes(b"one")
+    bring("one", out, store, seal)
+    assert {each.name: each.read_bytes() for each in out.iterdir()} == {"core-7.img": b"one", "tree.json": b"one"}
+    store.remove(["one"])
+    imaged(store, "one", tmp_path / "later")
+    (out / "core-7.img").unlink()
+    with pytest.raises(WrongImage, match="has just become another one"):
+        bring("one", out, store, seal)
+    assert [each.name for each in out.iterdir()] == ["tree.json"]
 
 
 def brought(

@@ -1,25 +1,35 @@
-"""The first look of `gcr restore` at an image: its job, and the size of its processes."""
+"""The first look of `gcr restore` at an image: its job, the size of its processes, and the notes beside them."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gcr.imageerrors import NoSuchImage
 from gcr.job.contained import NAME as CONTAINED
+from gcr.job.stopped import NAME as STOPPED
 
 if TYPE_CHECKING:
+    from gcr.image.read.reader import ImageReader
     from gcr.image.store.store import Store
+
+TREE = "tree.json"  # gcr.criu.tree.NOTE; importing that takes some milliseconds
+NOTES = STOPPED, TREE
+_Content = bytes  # the class below has a field of that name
 
 
 class Revivable(Struct, frozen=True):
     """The job of an image. `bytes`: of the files in which its processes are; 0 without any.
 
     contained: the text of `container.json`, where a container's runtime has the processes; empty otherwise
+    notes: contents of those of NOTES that are there, by name · seal: of the image
     """
 
     job: str
     bytes: int
     contained: str = ""
+    notes: Mapping[str, _Content] = field(default_factory=dict)
+    seal: _Content = b""
 
 
 def revivable(image: str, store: "Store | None") -> Revivable:
@@ -27,15 +37,20 @@ def revivable(image: str, store: "Store | None") -> Revivable:
     if store is None:
         raise NoSuchImage(f"no image {image!r}", hint="gcr images")
     manifest = store.images.manifest(image)
-    if any(file.name == CONTAINED for file in manifest.files):
-        return Revivable(manifest.source.job, 0, _contained(image, store))
-    return Revivable(manifest.source.job, sum(file.bytes for file in manifest.files))
-
-
-def _contained(image: str, store: "Store") -> str:
+    if not manifest.files:
+        return Revivable(manifest.source.job, 0)
     from gcr.image.read.reader import ImageReader
 
     with ImageReader(store, image) as reader:
-        text = bytearray(reader.files[CONTAINED][1].bytes)
-        reader.read_file(CONTAINED, memoryview(text))
-    return text.decode()
+        manifest = reader.manifest  # another image may have its name by now
+        job, seal = manifest.source.job, manifest.seal()
+        if CONTAINED in reader.files:
+            return Revivable(job, 0, _content(reader, CONTAINED).decode(), seal=seal)
+        notes = {name: _content(reader, name) for name in NOTES if name in reader.files}
+        return Revivable(job, sum(file.bytes for file in manifest.files), notes=notes, seal=seal)
+
+
+def _content(reader: "ImageReader", name: str) -> bytes:
+    content = bytearray(reader.files[name][1].bytes)
+    reader.read_file(name, memoryview(content))
+    return bytes(content)

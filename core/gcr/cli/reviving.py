@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -12,14 +13,16 @@ from gcr.cli.asking import asked
 from gcr.cli.options import Options
 from gcr.cli.output import say_stopped
 from gcr.cli.revivable import Revivable
-from gcr.cli.unparking import bring, revival_in, reviver
+from gcr.cli.unparking import bring, import_all, revival_in, reviver
 from gcr.criu import known, program
 from gcr.dumpfolder import dump_folder
+from gcr.faults import reach
 from gcr.image.store.location import store_of
 from gcr.job import runs
 from gcr.job.decisions import KeptImage
 from gcr.rendezvous.client import Client
 from gcr.supervisor import JobSpec, Outcome, run
+from gcr.supervisor.revival import Revival
 
 
 class Reviving(Struct, frozen=True):
@@ -27,6 +30,8 @@ class Reviving(Struct, frozen=True):
 
     attach: stay their parent in the foreground · began: the command, by the monotonic clock
     in_place: the job comes back on the devices that it left
+
+    Its notes were read already. With these it is registered: the daemon fills the devices beside all that follows.
 
     looked      CRIU works here
     brought     their memory is in a folder, each byte compared with its name
@@ -47,8 +52,9 @@ class Reviving(Struct, frozen=True):
 
         Raises CriuUnusable, FilesChanged, NotRestored, WrongImage, WrongState; then there is no process of it.
         """
+        import_all()
         with dump_folder(found.bytes, secret=bool(self.options.key().key())) as folder:
-            done: Outcome = run(self._spec(found.job, folder), lambda _job, _pid: self._rest(then))
+            done: Outcome = run(self._spec(found, folder), lambda _job, _pid: self._rest(then))
         if done.image:
             say_stopped(done.job, done.image)
         return done.code if self.attach else self._rest(then)
@@ -64,32 +70,39 @@ class Reviving(Struct, frozen=True):
     def _mark(self, phase: str) -> None:
         self._marks[phase] = time.monotonic()
 
-    def _spec(self, job: str, folder: Path) -> JobSpec:
-        criu = program.find()
+    def _spec(self, found: Revivable, folder: Path) -> JobSpec:
+        from gcr.image.read.folder import put_files
 
-        def look() -> None:
-            known.look(criu)
-            self._mark("looked")
-
-        asked(self.options, self.store, lambda store: bring(self.image, folder, store), look)
-        self._mark("brought")
+        put_files(found.notes, folder)
         kept = KeptImage(str(store_of(self.image, self.store)), self.image, bool(self.options.key().key()))
-        revival = replace(revival_in(folder, criu, kept), in_place=self.in_place)
+        revival = replace(revival_in(folder, program.find(), kept), in_place=self.in_place)
         stopped, decision = revival.stopped, revival.stopped.decision
-        revival.refuse_impossible(None if self.attach else str(runs.log_path(job, runs.identifier(stopped.token))))
-        self._mark("compared")
         simulated = decision.backend if decision.simulated else None
         return JobSpec(
             stopped.argv,
-            job,
+            found.job,
             detach=not self.attach,
             backend=decision.backend,
             simulate=simulated,
             simulator=parts.simulator_of(simulated) if simulated else None,
             environment=dict(decision.environment),
-            revival=revival,
+            revival=replace(revival, prepare=partial(self._prepare, found, revival)),
             reviver=reviver,
         )
+
+    def _prepare(self, found: Revivable, revival: Revival) -> None:
+        """Brings the files of the processes, and compares those that they had open. No process is made before."""
+
+        def look() -> None:
+            known.look(revival.criu)
+            self._mark("looked")
+
+        reach("restore.registered")
+        asked(self.options, self.store, lambda store: bring(self.image, revival.folder, store, found.seal), look)
+        self._mark("brought")
+        log = runs.log_path(found.job, runs.identifier(revival.stopped.token))
+        revival.refuse_impossible(None if self.attach else str(log))
+        self._mark("compared")
 
 
 def is_here(job: str) -> bool:

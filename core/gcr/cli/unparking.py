@@ -15,9 +15,10 @@ from gcr.criu.pagemap import PAGE
 from gcr.criu.plugins import plugins_of
 from gcr.dumpfolder import dump_folder
 from gcr.errors import WrongState
-from gcr.imageerrors import NoSuchImage
+from gcr.imageerrors import NoSuchImage, WrongImage
 from gcr.job.decisions import KeptImage
 from gcr.job.stopped import StoppedJob
+from gcr.listing import listed
 from gcr.runtime import socket_path
 from gcr.supervisor.revival import Revival
 
@@ -32,7 +33,7 @@ def reviver(store: str, image: str, log: str | None) -> Iterator[Revival]:
     Raises CriuUnusable, FilesChanged, NoSuchImage, NotRestored, WrongImage, Damaged, NoRoom and others.
     """
     criu = known.look(program.find()).program
-    _import_all()
+    import_all()
     size = Asking(store, lambda line: revivable(image, _opened(store, line)).bytes).answer()
     with dump_folder(size, secret=False) as folder:
         Asking(store, lambda line: bring(image, folder, _opened(store, line))).answer()
@@ -41,8 +42,8 @@ def reviver(store: str, image: str, log: str | None) -> Iterator[Revival]:
         yield revival
 
 
-def _import_all() -> None:
-    """Imports what the children need.
+def import_all() -> None:
+    """Imports what children need that look at a store.
 
     They are forked beside the supervisor's other threads. A child that finds an import of theirs under way would wait
     for it for ever.
@@ -66,10 +67,11 @@ def revival_in(folder: Path, criu: Path, kept: KeptImage) -> Revival:
     return Revival(criu, folder, stopped, tree.saved_in(folder), kept, plugins)
 
 
-def bring(image: str, folder: Path, store: "Store | None") -> None:
+def bring(image: str, folder: Path, store: "Store | None", seal: bytes = b"") -> None:
     """Makes CRIU's files in a folder, each byte compared, but for pages of zeros that CRIU need not restore.
 
-    Raises NoSuchImage, Damaged, StoreUnusable and others of the store.
+    A file that is there was brought before, from the image of this `seal`. Raises NoSuchImage, Damaged, StoreUnusable
+    and others of the store; WrongImage where the image is another one now.
     """
     from gcr.image.read.folder import bring_file, bring_folder
     from gcr.image.read.reader import ImageReader
@@ -77,8 +79,10 @@ def bring(image: str, folder: Path, store: "Store | None") -> None:
     if store is None:
         raise NoSuchImage(f"no image {image!r}", hint="gcr images")
     with ImageReader(store, image, came=lambda _bytes: store.pulse()) as reader:
+        if seal and reader.manifest.seal() != seal:
+            raise WrongImage(f"image {image} has just become another one", hint="again")
         pages = {name for name in reader.files if name.startswith("pages-")}
-        bring_folder(reader, folder, reader.files.keys() - pages)
+        bring_folder(reader, folder, reader.files.keys() - pages - {each.name for each in listed(folder)})
         spare = zeropages.spare(folder, lambda name: reader.files[name][1].bytes if name in pages else -1)
         bring_folder(reader, folder, pages - spare.keys())
         for name, known in spare.items():

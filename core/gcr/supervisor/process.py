@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from gcr import descriptors
 from gcr.backend import Simulator
@@ -38,6 +38,7 @@ from gcr.supervisor.spec import JobSpec, Outcome
 log = logging.getLogger("gcr.supervisor")
 
 FAILED_BEFORE_START = 125
+_GO, _STOP = b"g", b"s"  # the starter's words to the half that stays
 
 
 class Child(Protocol):
@@ -233,13 +234,17 @@ def _unreported(file: str, answer: LastFacts | None) -> str:
 def supervise(spec: JobSpec, told: Callable[[str, int], object]) -> Outcome:
     """See gcr.supervisor.run."""
     if not spec.detach:
-        return _run(spec, started=lambda job: told(*job.running()))
+        prepare = spec.revival.prepare if spec.revival else lambda: None
+        return _run(spec, started=lambda job: told(*job.running()), may_start=prepare)
     answer, tell = os.pipe()
     stopped, stop = os.pipe()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # both halves know what a Ctrl-C means first
     if os.fork():
         close_all([tell, stopped])
-        return _await_detached(answer, stop, before)
+        with os.fdopen(answer, "rb") as stream:
+            if spec.revival:
+                _prepared(spec.revival.prepare, stream, stop, before)
+            return _await_detached(stream, stop, before)
     close_all([answer, stop])
     os.setsid()
     os._exit(_run_detached(spec, tell, stopped, before))
@@ -268,7 +273,7 @@ def _run(
 
 
 def _run_detached(spec: JobSpec, tell: int, stopped: int, before: Collection[int] = ()) -> int:
-    """The half that stays. stopped: the end of a pipe that its starter wrote to if the program is not wanted."""
+    """The half that stays. stopped: the end of a pipe on which its starter says whether the program is wanted."""
 
     def announce(word: Begun) -> None:
         with suppress(BrokenPipeError):  # the caller has left; the program is supervised all the same
@@ -277,7 +282,7 @@ def _run_detached(spec: JobSpec, tell: int, stopped: int, before: Collection[int
 
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        job = partial(_run, spec, may_start=lambda: _refuse_unwanted(stopped))
+        job = partial(_run, spec, may_start=lambda: _refuse_unwanted(stopped, spec.revival is not None))
         return job(started=lambda job: announce(Begun(str(job.name), log=job.diary.log))).code
     except GcrError as error:
         announce(Begun.refused(error))
@@ -286,8 +291,13 @@ def _run_detached(spec: JobSpec, tell: int, stopped: int, before: Collection[int
     return FAILED_BEFORE_START
 
 
-def _refuse_unwanted(stopped: int) -> None:
-    """Raises Interrupted where the starter wrote. One that was killed has written nothing: the program starts."""
+def _refuse_unwanted(stopped: int, prepared: bool = False) -> None:
+    """Raises Interrupted where the starter wrote so. One that was killed has written nothing: the program starts.
+
+    prepared: by the starter. It is waited for, and the program does not start if it was killed.
+    """
+    if prepared and os.read(stopped, 1) != _GO:
+        raise _not_started()
     if select.select([stopped], [], [], 0)[0] and os.read(stopped, 1):
         raise _not_started()
 
@@ -296,9 +306,31 @@ def _not_started() -> Interrupted:
     return Interrupted("interrupted; the program was not started")
 
 
-def _await_detached(pipe: int, stop: int, before: Collection[int] = ()) -> Outcome:
+def _prepared(prepare: Callable[[], object], stream: BinaryIO, stop: int, before: Collection[int]) -> None:
+    """Prepares the program that the other half then starts. Raises what `prepare` does; the other half has ended then.
+
+    stream: for its answer · stop: for our word
+    """
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        prepare()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    except BaseException:
+        _say(stop, _STOP)
+        os.close(stop)
+        stream.read()
+        raise
+    _say(stop, _GO)
+
+
+def _say(pipe: int, word: bytes) -> None:
+    with suppress(BrokenPipeError):  # the other half has ended
+        os.write(pipe, word)
+
+
+def _await_detached(stream: BinaryIO, stop: int, before: Collection[int] = ()) -> Outcome:
     """Raises Interrupted after a Ctrl-C, which tells whether the job runs; a second one is not answered."""
-    with os.fdopen(pipe, "rb") as stream, _stopping(stop) as pressed:
+    with _stopping(stop) as pressed:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         begun = Begun.from_line(stream.read() or "{}").checked()
     if pressed:
@@ -316,8 +348,7 @@ def _stopping(pipe: int) -> Iterator[Sequence[int]]:
         if pressed:
             raise KeyboardInterrupt
         pressed.append(number)
-        with suppress(BrokenPipeError):
-            os.write(pipe, b"s")
+        _say(pipe, _STOP)
 
     ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else stop)

@@ -46,6 +46,7 @@ class Revival(Struct, frozen=True):
 
     criu: the program · folder: with CRIU's files · image: where its device memory is · plugins: of CRIU's
     in_place: it comes back on the devices that it left
+    prepare: called by the starter once the job is registered; there is no process before it returns
     """
 
     criu: Path
@@ -55,6 +56,7 @@ class Revival(Struct, frozen=True):
     image: KeptImage
     plugins: Sequence[Path] = ()
     in_place: bool = False
+    prepare: Callable[[], object] = lambda: None
 
     @property
     def fills(self) -> ParkedIn | None:

@@ -97,7 +97,7 @@ def command(
         raise UsageError("--without is for one job", hint=f"gcr restore {targets[0]}")
     if attach and not image:
         raise UsageError("--attach is for a job that was stopped, with --image NAME")
-    found = asked(options, store, partial(revivable, image)) if image else None
+    found = asked(options, store, partial(revivable, image), _import_more) if image else None
     targets = (found.job,) if found else targets
     if held and found:
         return _made(options, found, str(image), store, held)
@@ -118,13 +118,22 @@ def command(
     restored = partial(transfer, all_of_them, options, RestoreReport, summaries.of_restore)
     if not (image and found and found.bytes):
         return restored()
-    from gcr.cli.reviving import Reviving, is_here  # the other ways need no CRIU
+    from gcr.cli.reviving import Reviving, is_here
 
     if is_here(found.job):
         return restored()
     reviving = Reviving(options, image, store, attach, began, in_place=not devices)
     told = lambda report: replace(report, processes_s=reviving.phases())  # noqa: E731
     return reviving.bring_back(found, partial(restored, amended=told))
+
+
+def _import_more() -> None:
+    """Imports what a job that was stopped needs, beside the child that finds out whether it was."""
+    import gcr.cli.reviving
+    import gcr.supervisor.process  # noqa: F401
+    from gcr.cli.unparking import import_all
+
+    import_all()
 
 
 def _made(options: Options, found: Revivable, image: str, store: str | None, job: str) -> int:

@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from gcr.image.read.reader import ImageReader, Span
@@ -15,6 +15,12 @@ def bring_folder(reader: ImageReader, folder: Path, names: Collection[str] | Non
     """
     for name in reader.files if names is None else names:
         bring_file(reader, name, folder)
+
+
+def put_files(contents: Mapping[str, bytes], folder: Path) -> None:
+    """Makes files of the image that were read before, in the folder, which is the caller's alone. Raises OSError."""
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
 
 
 def bring_file(
