@@ -19,12 +19,19 @@ SHELL = 'exec "$@" <lines >>answers 2>>errors'
 class Filed:
     """The program of `told_victim.py`, or another of tests/victims with its arguments, under gcr, detached.
 
-    `first`: words of a shell before it.
+    `first`: words of a shell before it · `folder`: of its files; None for the machine's
     """
 
-    def __init__(self, machine: Machine, name: str = "llm", first: str = "", program: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        name: str = "llm",
+        first: str = "",
+        program: Sequence[str] = (),
+        folder: Path | None = None,
+    ) -> None:
         self.machine, self.name = machine, name
-        folder = machine.folder
+        folder = folder or machine.folder
         os.mkfifo(folder / "lines")
         self._lines = os.open(folder / "lines", os.O_RDWR | os.O_CLOEXEC)
         self._answers, self._heard = folder / "answers", 0

@@ -14,6 +14,7 @@ from worlds import saved_whole, slowly
 pytestmark = [pytest.mark.usefixtures("criu"), pytest.mark.timeout(1800), saved_whole()]
 
 FEW, MANY, WINDOW = 3, 200, 20
+TOGETHER = 20  # cycles
 LEFT = 1 << 16  # bytes of a store without images
 SLOWER = 1.3  # times, which a busy machine may be
 
@@ -38,6 +39,24 @@ def test_nothing_grows(machine: Machine, job: Filed, cycles: int) -> None:
         first, last = median(took[:WINDOW]), median(took[-WINDOW:])
         print(f"{first:.2f} s, then {last:.2f} s a cycle; {left}")
         assert last < SLOWER * first
+
+
+@pytest.mark.slow
+def test_two_jobs_come_back_at_a_time_again_and_again(machine: Machine, job: Filed) -> None:
+    (machine.folder / "second").mkdir()
+    second, store = Filed(machine, "second", folder=machine.folder / "second"), ("--store", str(store_of(machine)))
+    second.ask("mixed 6 1000 2000000")
+    both, before = (job, second), (job.ask(), second.ask())
+    for number in range(TOGETHER):
+        images = [f"{each.name}-{number}" for each in both]
+        for each, image in zip(both, images, strict=True):
+            gone = machine.gcr("checkpoint", each.name, "--image", image, "--stop", *store)
+            assert gone.code == 0, gone.body
+        going = [machine.begin("restore", "--image", image, *store) for image in images]
+        assert [each.wait(PATIENCE) for each in going] == [0, 0], f"cycle {number}"
+        assert (job.ask(), second.ask()) == before, f"cycle {number}"
+        assert machine.gcr("rm", *images, *store).code == 0
+    second.close()
 
 
 def await_spares(machine: Machine) -> None:

@@ -63,6 +63,56 @@ def test_nor_do_they_take_the_ids_of_another_tree_that_began_at_the_same_time() 
     assert not {*taken} & {*range(1000, 3000)}
 
 
+# Two trees come back at a time, each round anew, and both dwell between reading the last id and choosing another. Says
+# the last id that the kernel gave before a round, and behind it.
+TWO = """
+import json, os, sys, time
+from multiprocessing import Barrier
+from gcr.criu.saving import wait_until_free
+last, (near, far), rounds = "/proc/sys/kernel/ns_last_pid", map(int, sys.argv[2:]), int(sys.argv[1])
+read = os.pread
+os.pread = lambda *which: (read(*which), time.sleep(0.001))[0]
+meet, child = Barrier(2), os.fork()
+seen = []
+for each in range(rounds):
+    base = 1000 + each
+    if child:
+        open(last, "w").write(str(base))
+    meet.wait(30)
+    wait_until_free([base + (far if child else near)])
+    meet.wait(30)
+    if child:
+        seen.append([base, int(open(last).read())])
+if child:
+    os.waitpid(child, 0)
+    print(json.dumps(seen))
+"""
+
+
+@only_root
+def test_of_two_trees_at_a_time_neither_has_the_kernel_go_back_to_the_ids_of_the_other() -> None:
+    words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", TWO, "100", "2", "10000"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert len(seen) == 100
+    assert [behind - before for before, behind in seen if behind - before < 10000] == []
+
+
+def test_a_lock_that_is_held_for_long_is_named_and_waited_for_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    last = tmp_path / "ns_last_pid"
+    last.write_text("1000")
+    monkeypatch.setattr(saving, "_LAST_PID", last)
+    monkeypatch.setattr(saving, "_LOCKED_S", 0.05)
+    caplog.set_level("INFO", "gcr.criu")
+    with saving._locked(last):
+        saving.wait_until_free([4_000_000])
+    assert "are not kept free: [Errno 16] another process has it locked" in caplog.text
+    assert last.read_text() == "1000"
+
+
 @only_root
 @pytest.mark.parametrize("wanted", [[990], [1000 + 40000]], ids=["behind", "far"])
 def test_ids_that_others_do_not_come_to_are_left_alone(wanted: Sequence[int]) -> None:

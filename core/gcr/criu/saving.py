@@ -5,6 +5,7 @@ with it ends the tree; without it, or if we are gone, the tree runs on as if not
 """
 
 import ctypes
+import errno
 import fcntl
 import logging
 import os
@@ -37,6 +38,8 @@ _NO_CAUSES = ("setup RLIMIT_NOFILE", "FAILED", "Restorer fail", "exited, status=
 _TAKEN = re.compile(r": -17\b|: File exists\b")  # EEXIST, in CRIU's words
 _BY_CRIU = "killed by signal 9"  # as a rule, since another process has failed
 _REAPED_S, _LOOK_S = 5.0, 0.005
+_LOCKED_S, _LOOK_AGAIN_S = 1.0, 0.0005  # a restore has the lock for microseconds
+_DIGITS = 32  # bytes of a number of the kernel's at most
 _PID_MAX, _LAST_PID = Path("/proc/sys/kernel/pid_max"), Path("/proc/sys/kernel/ns_last_pid")
 _SOON = 1 << 15  # pids that the kernel may give while CRIU is at work
 _BEYOND = 1 << 12  # pids behind those of a tree: other trees that began about then have theirs among these
@@ -151,22 +154,45 @@ def _is_group(pid: int) -> bool:
 def _pass_over(pids: Sequence[int]) -> bool:
     """Has the kernel go on behind the pids that it would give away soon. Returns False where it may not be told.
 
-    It gives all in turn, and then begins anew. CRIU takes its own by their numbers, in its own time. Pids shortly
-    behind these are passed over as well: those of other trees, which come back at the same time or later.
+    It gives all in turn, and then begins anew. CRIU takes its own by their numbers, in its own time, and without this
+    file where the kernel has clone3(2) with `set_tid`. Pids shortly behind these are passed over as well: those of
+    other trees, which come back at the same time or later.
     """
     try:
-        many, last = int(_PID_MAX.read_text()), int(_LAST_PID.read_text())
-        passed = 0
-        for ahead in sorted((pid - last) % many for pid in pids):
-            if ahead - passed > min(_SOON, many // 2):
-                break
-            passed = ahead
-        if passed:
-            _LAST_PID.write_text(str((last + passed + min(_BEYOND, many // 8)) % many))
+        many = int(_PID_MAX.read_text())
+        with _locked(_LAST_PID) as file:
+            last, passed = int(os.pread(file, _DIGITS, 0)), 0
+            for ahead in sorted((pid - last) % many for pid in pids):
+                if ahead - passed > min(_SOON, many // 2):
+                    break
+                passed = ahead
+            if passed:
+                os.pwrite(file, b"%d" % ((last + passed + min(_BEYOND, many // 8)) % many), 0)
     except OSError as error:
         log.info("the pids of the processes are not kept free: %s", error)
         return False
     return True
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Yields the file, locked: of two restores at a time, one would set the kernel back to the ids of the other.
+
+    Raises OSError, EBUSY where another process has had the lock for too long.
+    """
+    file, end = os.open(path, os.O_RDWR | os.O_CLOEXEC), time.monotonic() + _LOCKED_S
+    try:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise OSError(errno.EBUSY, "another process has it locked", str(path)) from None
+                time.sleep(_LOOK_AGAIN_S)
+        yield file
+    finally:
+        os.close(file)
 
 
 @contextmanager
