@@ -56,6 +56,7 @@ the shim) are respected.
 | what | where |
 |---|---|
 | socket `gcrd.sock`, and its lock | `$XDG_RUNTIME_DIR/gcr`, else `gcr-<uid>` under the temporary directory |
+| links to the plugins that CRIU gets, `criu/plugins-…` | there |
 | `daemons/`: of each daemon a lock, decisions, processes | `$XDG_STATE_HOME/gcr`, else `~/.local/state/gcr` |
 | `jobs/`: records of jobs, and logs of detached ones | `$XDG_STATE_HOME/gcr`, else `~/.local/state/gcr` |
 | logs `gcrd.log`, `cli.log` | `$XDG_STATE_HOME/gcr/log`, else `~/.local/state/gcr/log` |

@@ -12,8 +12,8 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec import Struct
@@ -21,6 +21,7 @@ from msgspec import Struct
 from gcr.criu import messages
 from gcr.criu.messages import RequestType
 from gcr.errors import CriuUnusable
+from gcr.runtime import own_directory, runtime_dir
 
 MOST_BYTES = 1 << 16  # a response has a text of CRIU's at most
 LAST_BYTES, LAST_SECONDS = 500, 2.0  # of the last line that CRIU wrote
@@ -123,13 +124,13 @@ def conversation(
     beside: in our session and process group, not in its own; processes that it restores may join them
     given: descriptors that it has as well, under the same numbers; none of them is a standard stream
     plugins: shared objects that CRIU loads. It loads none that is merely installed: its plugin for CUDA would restore
-    and unlock a process behind our back.
+    and unlock a process behind our back. Raises UnsafeRuntime where no folder can have links to them.
     After an error CRIU and its children are killed; where it is `beside` us, CRIU alone. Processes that it restored are
     no children of its any more.
     """
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, its, _linked(plugins) as folder:
-        process = _started(program, [its.fileno(), *given], beside, folder)
+    with ours, its:
+        process = _started(program, [its.fileno(), *given], beside, plugin_folder(plugins))
         its.close()
         ended = _watched(process)
         try:
@@ -144,16 +145,29 @@ def conversation(
         _let_end(process, beside)
 
 
-@contextmanager
-def _linked(plugins: Sequence[Path]) -> Iterator[str]:
-    """Yields a folder with the plugins, and no others."""
-    with TemporaryDirectory(prefix="gcr-criu-") as folder:
-        for plugin in plugins:
-            Path(folder, plugin.name).symlink_to(plugin)
-        yield folder
+def criu_folder() -> Path:
+    """Returns gcr's folder for CRIU in the runtime directory. Raises UnsafeRuntime."""
+    return own_directory(runtime_dir() / "criu")
 
 
-def _started(program: Path, fds: Sequence[int], beside: bool, plugins: str) -> "subprocess.Popen[bytes]":
+def plugin_folder(plugins: Sequence[Path]) -> Path:
+    """Returns a folder with links to the plugins, and no others. Raises UnsafeRuntime, CriuUnusable.
+
+    There is one for each choice of plugins, and it stays: a process that is killed leaves no other one behind.
+    """
+    key = blake2b(b"\0".join(map(os.fsencode, plugins)), digest_size=8).hexdigest()
+    folder = own_directory(criu_folder() / f"plugins-{key}")
+    for plugin in plugins:
+        with suppress(FileExistsError):
+            (folder / plugin.name).symlink_to(plugin)
+    if {each.readlink() if each.is_symlink() else each for each in folder.iterdir()} != {*plugins}:
+        raise CriuUnusable(
+            f"{folder} has other plugins than {', '.join(map(str, plugins)) or 'none'}", hint=f"remove {folder}"
+        )
+    return folder
+
+
+def _started(program: Path, fds: Sequence[int], beside: bool, plugins: Path) -> "subprocess.Popen[bytes]":
     """Starts CRIU. `fds`: the socket first · `plugins`: the folder from which it loads them."""
     try:
         return subprocess.Popen(
@@ -164,7 +178,7 @@ def _started(program: Path, fds: Sequence[int], beside: bool, plugins: str) -> "
             stderr=subprocess.STDOUT,
             start_new_session=not beside,
             cwd="/",
-            env={**os.environ, _PLUGINS: plugins},
+            env={**os.environ, _PLUGINS: str(plugins)},
         )
     except OSError as error:
         raise CriuUnusable(f"{program} cannot be started: {error.strerror}") from error

@@ -3,13 +3,12 @@
 import os
 import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec import Struct
 
 from gcr.config import load
-from gcr.criu.conversation import Conversation, conversation
+from gcr.criu.conversation import Conversation, conversation, criu_folder
 from gcr.criu.messages import RequestType
 from gcr.errors import CriuUnusable
 
@@ -67,16 +66,15 @@ def _version(asked: Conversation) -> tuple[int, int, int]:
 
 def _check(program: Path) -> None:
     """Raises CriuUnusable where CRIU says that it cannot dump or restore here."""
-    with TemporaryDirectory(prefix="gcr-criu-") as folder:
-        there = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with conversation(program) as asked:
-                answer: Any = asked.ask(RequestType.CHECK, SECONDS, opts={"images_dir_fd": there, "log_level": _QUIET})
-                if not answer.success:
-                    text = _reason(answer) or asked.last_words() or "it does not say why"
-                    raise CriuUnusable(f"{program} cannot work here: {text}", hint=f"{program} check")
-        finally:
-            os.close(there)
+    there = os.open(criu_folder(), os.O_RDONLY | os.O_DIRECTORY)  # CRIU wants a folder, and writes nothing to it
+    try:
+        with conversation(program) as asked:
+            answer: Any = asked.ask(RequestType.CHECK, SECONDS, opts={"images_dir_fd": there, "log_level": _QUIET})
+            if not answer.success:
+                text = _reason(answer) or asked.last_words() or "it does not say why"
+                raise CriuUnusable(f"{program} cannot work here: {text}", hint=f"{program} check")
+    finally:
+        os.close(there)
 
 
 def _reason(answer: Any) -> str:
