@@ -90,6 +90,15 @@ def is_stopped(pid: int) -> bool:
     return bool(fields) and fields[_STATE_FIELD] in _STOPPED
 
 
+def tracer(pid: int) -> int:
+    """Returns the pid of the process that traces it; 0 without one, and for a process that is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("TracerPid:")), 0)
+
+
 def pidfd_open(identity: ProcessIdentity) -> int | None:
     """A descriptor that becomes readable when the process ends; None when it is gone or the kernel has no pidfds.
 

@@ -53,6 +53,7 @@ WRITERS = {
     "gcr/criu/pagemap.py": "a pagemap of CRIU's without zeros",
     "gcr/criu/saving.py": "which pid the kernel gave last",
     "gcr/criu_helper/__main__.py": "how early the kernel ends it when memory is short",
+    "gcr/daemon/locked.py": "of which processes connections CRIU may have locked",
     "gcr/job/journal.py": "decision records",
     "gcr/job/migrations.py": "records of migrations",
     "gcr/migration_helper/offering.py": "the certificate of a migration, while it is read",

@@ -1,13 +1,19 @@
 """Whole processes with TCP sockets: one that listens, a connection inside of the tree, and one with a stranger."""
 
+import os
+import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from filed import Filed, back, stop
-from machine import VICTIMS, Machine
+from machine import PATIENCE, VICTIMS, Machine, until
 from stored import store_of
+
+from gcr import nftables
+from gcr.nftables import Connection
+from gcr.processes import descendants
 
 pytestmark = pytest.mark.usefixtures("criu")
 SECONDS = 20.0
@@ -75,5 +81,48 @@ def test_a_connection_with_a_program_outside_is_kept_or_dropped_as_asked(machine
             assert outside.recv(100) == b"two"
             outside.sendall(b"due")
             assert said(asked) == b"2 two due"
+        assert job.ask() == before
+        outside.close()
+
+
+def locked(ours: socket.socket) -> frozenset[Connection]:
+    """Returns all connections that CRIU keeps packets from in a dump of a program that has one with our socket."""
+    for table in nftables.tables():
+        with suppress(FileNotFoundError):  # of another test
+            found = nftables.connections(table)
+            if any(ours.getsockname() in ((a, b), (c, d)) for a, b, c, d in found):
+                return found
+    return frozenset()
+
+
+@pytest.mark.parametrize("then", ["the image fails", "the daemon dies", "the job is stopped"])
+def test_a_criu_that_is_killed_leaves_no_connection_locked(machine: Machine, then: str) -> None:
+    held = machine.folder / "held"
+    with socket.create_server(("127.0.0.1", 0)) as ours, connected(machine, ours.getsockname()[1]) as job:
+        outside, _ = ours.accept()
+        outside.settimeout(SECONDS)
+        before = job.ask()
+        machine.inject(f"criu.saved hold {held}", *["image.commit fail"] * (then == "the image fails"))
+        words = ("--image", "night", "--stop", "--store", str(store_of(machine)), "--allow", "tcp-established")
+        going = machine.begin("checkpoint", "llm", *words)
+        until(lambda: held.exists() or None, PATIENCE, "the processes are saved")
+        assert len(locked(ours)) == 4  # the connection with us and the inner one, in both directions
+        for pid in [pid for helper in machine.children("gcr.criu_helper") for pid in descendants(helper)]:
+            os.kill(pid, signal.SIGKILL)
+        if then == "the daemon dies":
+            os.kill(machine.daemon(), signal.SIGKILL)
+        held.unlink()
+        assert (going.wait(PATIENCE) == 0) == (then == "the job is stopped")
+        if then == "the daemon dies":
+            assert machine.settled() == "suspended"
+            machine.come_back()
+        elif then == "the job is stopped":  # its image was whole
+            assert locked(ours)
+            back(machine, "night")
+        until(lambda: not locked(ours) or None, PATIENCE, "CRIU's table is gone")
+        asked = begun(machine, b"one")
+        assert outside.recv(100) == b"one"
+        outside.sendall(b"uno")
+        assert said(asked) == b"1 one uno"
         assert job.ask() == before
         outside.close()

@@ -17,6 +17,7 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.inherited import take_over
 from gcr.daemon.keeping import Keeping
 from gcr.daemon.limits import lift_limits
+from gcr.daemon.locked import settle_all
 from gcr.daemon.missed import Missed
 from gcr.daemon.seat import Seat, SeatTaken
 from gcr.daemon.server import Server
@@ -68,6 +69,7 @@ def main(argv: list[str]) -> int:
     former.settle()
     server.arrivals.load_journal()
     signal.signal(signal.SIGTERM, lambda _number, _frame: server.stop())
+    threading.Thread(target=settle_all, name="gcr-locked", daemon=True).start()  # CRIU may be at work still
     threading.Thread(target=_look_after, args=(server,), name="gcr-look-after", daemon=True).start()
     Keeping(seat, server).start()
     log.info("gcrd %d serves %s", os.getpid(), path)

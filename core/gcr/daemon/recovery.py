@@ -12,6 +12,7 @@ from gcr.api.jobevents import JobRecovered
 from gcr.daemon import reports
 from gcr.daemon.active import Active
 from gcr.daemon.jobs import RECOVERY_PATIENCE, Job, Jobs
+from gcr.daemon.locked import settle_all
 from gcr.daemon.places import forget_place
 from gcr.engine.node import Node
 from gcr.engine.recover import recover
@@ -39,6 +40,7 @@ class Recovery:
 
         A job that fails, or that a command has just now, keeps no other one from being tried.
         """
+        settle_all()
         done: list[RecoveredJob] = []
         failed: list[UnrecoveredJob] = []
         for job in self._jobs.all():

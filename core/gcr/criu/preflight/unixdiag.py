@@ -5,23 +5,20 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
+from gcr import netlink
+
 _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
-_BY_FAMILY, _ERROR, _DONE = 20, 2, 3  # types of messages
-_REQUEST_AND_DUMP = 0x301
+_BY_FAMILY = 20  # a type of message
 _SHOW_NAME, _SHOW_PEER, _SHOW_WAITING = 1, 4, 8
 _NAME, _PEER, _WAITING = 0, 2, 3  # attributes
-_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, pid
 _REQUEST = struct.Struct("=BBHIIIII")  # family, protocol, padding, states, inode, show, cookie
 _SOCKET = struct.Struct("=BBBBIII")  # family, type, state, padding, inode, cookie
-_ATTRIBUTE = struct.Struct("=HH")  # length, type
 _ANY_STATE = 0xFFFFFFFF
-_MOST_BYTES = 1 << 17
-_SECONDS = 5.0  # in which the kernel answers
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 
 
@@ -79,29 +76,14 @@ def _asked() -> Mapping[int, UnixSocket]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as sock:
         show = _SHOW_NAME | _SHOW_PEER | _SHOW_WAITING
         body = _REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY_STATE, 0, show, 0, 0)
-        sock.settimeout(_SECONDS)
-        sock.send(_HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST_AND_DUMP, 0, 0) + body)
-        return {each.inode: each for each in map(_parsed, _messages(sock))}
-
-
-def _messages(sock: socket.socket) -> Iterator[bytes]:
-    """Yields the bodies of the answer's messages up to its end."""
-    while True:
-        block = sock.recv(_MOST_BYTES)
-        while block:
-            length, type, *_ = _HEADER.unpack_from(block)
-            if type == _DONE:
-                return
-            if type == _ERROR:
-                code = -struct.unpack_from("=i", block, _HEADER.size)[0]
-                raise OSError(code, os.strerror(code))
-            yield block[_HEADER.size : length]
-            block = block[_aligned(length) :]
+        sock.settimeout(netlink.SECONDS)
+        sock.send(netlink.message(_BY_FAMILY, netlink.REQUEST | netlink.DUMP, body))
+        return {each.inode: each for each in map(_parsed, netlink.bodies(sock))}
 
 
 def _parsed(message: bytes) -> UnixSocket:
     _, type, _, _, inode, _, _ = _SOCKET.unpack_from(message)
-    found = dict(_attributes(message[_SOCKET.size :]))
+    found = dict(netlink.attributes(message[_SOCKET.size :]))
     peer = found.get(_PEER)
     waiting = found.get(_WAITING, b"")
     return UnixSocket(
@@ -117,14 +99,3 @@ def _name(raw: bytes) -> str:
     """Returns a path, or an abstract name with @ for its leading zero."""
     shown = b"@" + raw[1:] if raw.startswith(b"\0") else raw.rstrip(b"\0")
     return shown.decode(errors="replace")
-
-
-def _attributes(block: bytes) -> Iterator[tuple[int, bytes]]:
-    while len(block) >= _ATTRIBUTE.size:
-        length, type = _ATTRIBUTE.unpack_from(block)
-        yield type, block[_ATTRIBUTE.size : length]
-        block = block[_aligned(length) :]
-
-
-def _aligned(length: int) -> int:
-    return (length + 3) & ~3

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from gcr.api.barriers import Barrier
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.control import ControlMeans
+from gcr.daemon import locked
 from gcr.daemon.commands import restore
 from gcr.daemon.commands.absence import Absence
 from gcr.daemon.commands.asked import Asked
@@ -62,6 +63,7 @@ log = logging.getLogger("gcr.daemon")
 
 LOOKED_S = 5.0  # for CRIU to look; it tries what it needs on children that it stops
 DUMP_S, DUMP_BYTES_PER_S = 60.0, 100e6  # CRIU's time, and more for each byte that a process has in memory
+KEEPS_CONNECTIONS = "tcp-established"  # an option of CRIU's
 _TOLD = 3  # obstacles in one message
 
 
@@ -190,6 +192,8 @@ class Whole(Struct):
                 absence.send_agent(process)
             self.course.mark("left")
             self._described(imaging).write(folder)
+            if KEEPS_CONNECTIONS in self.allow:
+                locked.note(absence.token, self.seen.pids)
             self.course.tell("dumping")
             self.helper.dump(folder, _dump_s(self.seen.pids))
             self.course.mark("dumped")
@@ -230,9 +234,10 @@ class Whole(Struct):
         return ((each.uuid, each.name) for each in self.node.control(self.job.world).devices())
 
     def _come_back(self) -> None:
-        """Has CRIU let the processes go, and their agents return."""
+        """Has CRIU let the processes go, with their connections, and their agents return."""
         self.close()
         if self._absence:
+            locked.settle(self._absence.token)
             self._absence.call_back()
 
     def _end(self) -> None:
@@ -242,6 +247,7 @@ class Whole(Struct):
         self.close()
         end_all(self.job.name, tree)
         if self._absence:
+            locked.settle(self._absence.token)  # the connections are in the image, and stay locked until they are back
             quietly("remove the marks", self._absence.forget)
 
 
