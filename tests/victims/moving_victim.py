@@ -4,25 +4,33 @@ Its output depends on its own steps alone, so it is the same wherever it runs, a
 """
 
 import hashlib
+import random
 import struct
 
 from cuda_device import CudaDevice
 from dialogue import parser, perform
 
-CHUNK, PART, BLOCK = 256 << 10, 1 << 20, 64 << 20
+CHUNK, PART, BLOCK, PAGE = 256 << 10, 1 << 20, 64 << 20, 4 << 10
 
 
 class Moving:
-    def __init__(self, size: int, parts: int) -> None:
+    def __init__(self, size: int, parts: int, host: int) -> None:
         self.device, self.parts, self.all = CudaDevice(), parts, size // PART
         blocks = [self.device.allocate(min(BLOCK, size - at)) for at in range(0, size, BLOCK)]
         self.addresses = [blocks[at // BLOCK] + at % BLOCK for at in range(0, self.all * PART, PART)]
         self.number = 0
         for place, address in enumerate(self.addresses):
             self.device.write(address, _words(place))
+        self.host = bytearray(host)  # noise, of which each step writes one page
+        for at in range(0, host, PART):
+            self.host[at : at + PART] = random.Random(at).randbytes(min(PART, host - at))
 
     def step(self) -> str:
         digest = hashlib.blake2b(digest_size=8)
+        if self.host:
+            at = (self.number + 1) * 7919 * PAGE % len(self.host)
+            self.host[at : at + 64] = hashlib.blake2b(struct.pack("<Q", self.number)).digest()
+            digest.update(self.host[at : at + PAGE])
         for _ in range(self.parts):
             self.number += 1
             address = self.addresses[self.number * 7919 % self.all]
@@ -34,6 +42,7 @@ class Moving:
         digest = hashlib.blake2b(digest_size=16)
         for address in self.addresses:
             digest.update(self.device.read(address, PART))
+        digest.update(self.host)
         return digest.hexdigest()
 
 
@@ -50,8 +59,11 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--size", type=int, default=16 * PART, help="bytes of device memory")
     options.add_argument("--parts", type=int, default=1, help="parts of 1 MiB that a step writes")
+    options.add_argument(
+        "--host", type=int, default=0, help="bytes of noise on the host, of which each step writes a page"
+    )
     given = options.parse_args()
-    perform(given, Moving(given.size, given.parts))
+    perform(given, Moving(given.size, given.parts, given.host))
 
 
 if __name__ == "__main__":
