@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.usefixtures("criu"), pytest.mark.timeout(300)]
 
 WORDS = ("--pause", "0.02")
 JOB_BYTES = 16 << 20  # of device memory
+HOST_BYTES = 128 << 20  # of noise, in which each step changes a page
 DEVICE = "import sys; sys.path.insert(0, sys.argv[1]); from cuda_device import CudaDevice; CudaDevice()"
 
 
@@ -33,19 +34,20 @@ def nodes(criu: None, request: pytest.FixtureRequest) -> Iterator[TwoNodes]:
     made.close()
 
 
-def ends_as_bare(nodes: TwoNodes, out: Path) -> None:
+def ends_as_bare(nodes: TwoNodes, out: Path, *arguments: str) -> None:
     """The program, wherever it runs, goes on to its end, and has printed what a bare run prints."""
     steps = nodes.end(out)
     folder = nodes.root / "bare"
     folder.mkdir(mode=0o700)
     env = {**os.environ, **simulated_driver("nvidia"), "GCR_SIM_STATE": str(folder)}
-    words = [sys.executable, str(VICTIM), "--hold"]
+    words = [sys.executable, str(VICTIM), "--hold", *arguments]
     alone = subprocess.run(words, env=env, input=f"{steps}\n", capture_output=True, text=True, check=True)
     assert out.read_text() == alone.stdout
 
 
 def test_a_job_moves_while_it_runs_and_prints_what_a_bare_run_prints(nodes: TwoNodes) -> None:
-    out, began = nodes.run(*WORDS), time.time()
+    host = ("--host", str(HOST_BYTES))
+    out, began = nodes.run(*WORDS, *host), time.time()
     moved = nodes.migrate("-vv")
     assert moved.code == 0, (moved.body, moved.stderr)
     assert "'step': 'pull'" in moved.stderr
@@ -60,10 +62,15 @@ def test_a_job_moves_while_it_runs_and_prints_what_a_bare_run_prints(nodes: TwoN
     assert (stop["not_filled"], stop["filled_bytes"] >= JOB_BYTES) == ("", True)
     looked_s = json.loads((nodes.b.folder / "run/gcr/criu.json").read_text())["at"] - began
     assert looked_s < moved.body["wall_s"] - stop["stop_s"], "CRIU is looked at before the stop"
-    runs_at(nodes, "b", out)
+    rounds = moved.body["rounds"]
+    assert all(each["host_bytes"] > HOST_BYTES for each in rounds)
+    assert rounds[0]["bytes_sent"] > HOST_BYTES + JOB_BYTES / 2
+    in_the_stop = moved.body["bytes_sent"] - sum(each["bytes_sent"] for each in rounds)
+    assert in_the_stop < HOST_BYTES / 2, "host memory is there before the stop"
+    runs_at(nodes, "b", out, *host)
 
 
-def runs_at(nodes: TwoNodes, node: str, out: Path) -> None:
+def runs_at(nodes: TwoNodes, node: str, out: Path, *arguments: str) -> None:
     """The job runs at this node alone, nothing of the migration is left, and its output is that of a bare run."""
     here, there = (nodes.a, nodes.b) if node == "a" else (nodes.b, nodes.a)
     assert (here.state("llm"), there.state("llm")) == ("running", None)
@@ -71,7 +78,7 @@ def runs_at(nodes: TwoNodes, node: str, out: Path) -> None:
     assert (here.records(), there.records()) == ([], [])
     nodes.until(lambda: (here.packs(), there.packs()) == ([], []), "the packs are removed, once the exchange has ended")
     assert there.device_bytes() < JOB_BYTES
-    ends_as_bare(nodes, out)
+    ends_as_bare(nodes, out, *arguments)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ SAID = [
     (image.Take(7, "GPU-1", (1, 4096, 512)), {"pid": 7, "device": "GPU-1", "window": [1, 4096, 512]}),
     (image.Withdraw(), {}),
     (
-        image.Write("llm", "nvidia", True, {"GPU-1": "H100"}, {7: image.ImagedAs(1, 2)}, 1.5, {"stop": 0.5}),
+        image.Write("llm", "nvidia", True, {"GPU-1": "H100"}, {7: image.ImagedAs(1, 2)}, 1.5, {"stop": 0.5}, 6),
         {
             "job": "llm",
             "backend": "nvidia",
@@ -119,6 +119,7 @@ SAID = [
             "processes": {"7": {"stack": 1, "generation": 2}},
             "created": 1.5,
             "timings": {"stop": 0.5},
+            "tree": 6,
         },
     ),
     (

@@ -292,7 +292,7 @@ PART = PartOf(image="night", cut="0", rank=0, nodes=1, node="n")
 @pytest.mark.parametrize(
     ("command", "path", "answer"),
     [
-        ("checkpoint", (), checkpointed(**IMAGE, wall_s=1.0)),
+        ("checkpoint", (), checkpointed(**IMAGE, host_bytes=7, wall_s=1.0)),
         ("restore", (), restored(wall_s=1.0, processes_s={"made": 1.0}, without=(4711,))),
         ("swap", ("out",), checkpointed(**IMAGE, wall_s=1.0)),
         ("swap", ("in",), restored(wall_s=1.0)),

@@ -283,12 +283,16 @@ class RanOn(Answer, frozen=True, kw_only=True):
 
 
 class RoundReport(Answer, frozen=True, kw_only=True):
-    """One round of copying. `paid`: it sent clearly less than the one before."""
+    """One round of copying. `paid`: it sent clearly less than the one before.
+
+    host_bytes: of host memory that were read, sent or not; 0 where the source's kernel does not show that memory
+    """
 
     bytes_sent: int
     copy_s: float
     pull_s: float
     paid: bool
+    host_bytes: int = 0
 
 
 class StopReport(Answer, frozen=True, kw_only=True):

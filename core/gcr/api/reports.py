@@ -59,6 +59,7 @@ class CheckpointReport(Report, frozen=True, kw_only=True):
     """A checkpoint. `phases_s`: the end of each phase, in seconds from the request; empty where the driver did it.
 
     resident_bytes: those that stay on their devices until another program needs the room
+    host_bytes: of the host memory of a job that moves, in the image of a round
     """
 
     strategy: str
@@ -86,10 +87,11 @@ class CheckpointReport(Report, frozen=True, kw_only=True):
     bytes_written: int | None = None
     dedup_ratio: float | None = None
     parent_refused: str | None = None
+    host_bytes: int = 0
     wall_s: float = 0.0
 
     def _absent(self) -> Collection[str]:
-        return [*super()._absent(), *(() if self.image else _OF_AN_IMAGE)]
+        return [*super()._absent(), *(() if self.image else _OF_AN_IMAGE), *(() if self.host_bytes else ["host_bytes"])]
 
 
 class Refill(Report, frozen=True, kw_only=True):

@@ -4,11 +4,14 @@ CRIU writes a process's pages one behind the other, by their addresses, and leav
 page more or less shifts all that follow. So a chunk has the pages of one window of addresses, however many are there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from gcr.criu.pagemap import pagemaps
+
+Span = tuple[int, int]
+"""An address, and bytes."""
 
 
 def chunk_sizes(folder: Path, most: int) -> Mapping[str, Sequence[int]]:
@@ -19,18 +22,21 @@ def chunk_sizes(folder: Path, most: int) -> Mapping[str, Sequence[int]]:
     return {each.pages: [*_cut(each.runs, most)] for each in pagemaps(folder)}
 
 
-def _cut(runs: Sequence[tuple[int, int]], most: int) -> Iterator[int]:
+def _cut(runs: Sequence[Span], most: int) -> Iterator[int]:
     """Yields the bytes of each window of `most` addresses, in the order of the file."""
-    for _, parts in groupby(_parts(runs, most), lambda part: part[0]):
-        yield sum(size for _, size in parts)
+    return (sum(size for _, size in parts) for parts in windows_of(runs, most))
 
 
-def _parts(runs: Sequence[tuple[int, int]], most: int) -> Iterator[tuple[int, int]]:
-    """Yields the number of a window, and the bytes of a run that are in it."""
+def windows_of(runs: Iterable[Span], most: int) -> Iterator[Sequence[Span]]:
+    """Yields the parts of the runs that are in each window of `most` addresses. `runs`: in the order of addresses."""
+    return ([*parts] for _, parts in groupby(_parts(runs, most), lambda part: part[0] // most))
+
+
+def _parts(runs: Iterable[Span], most: int) -> Iterator[Span]:
+    """Yields the runs, cut at the borders of windows."""
     for address, size in runs:
         end = address + size
         while address < end:
-            window = address // most
-            after = min(end, (window + 1) * most)
-            yield window, after - address
+            after = min(end, (address // most + 1) * most)
+            yield address, after - address
             address = after

@@ -25,6 +25,7 @@ from gcr.image.write.publishing import Contents
 from gcr.image.write.rate import Rate
 from gcr.image.write.writer import ImageWriter
 from gcr.image_helper.answering import store_of, telling
+from gcr.image_helper.hostmemory import add_host_memory
 from gcr.image_helper.lent import Lent
 from gcr.image_helper.streaming import Streams
 from gcr.memory.layout import SealedTable
@@ -178,7 +179,8 @@ class Writing(Struct):
             if held:
                 self._held = unpublished
                 return ops.Written(**self._costs(counts, unpublished).uncompressed(), parent_refused=refused)
-            return self._published(unpublished, (), began)
+            files = add_host_memory(self._writer, asked.tree) if asked.tree else ()
+            return self._published(unpublished, files, began)
 
     def _add_folder(self, asked: ops.AddFolder, request: Request) -> ops.Written:
         """Adds the files of the image's processes, and publishes it. Raises as `write`, UsageError."""
@@ -198,7 +200,8 @@ class Writing(Struct):
         self.streams.let_go()
         reach("image.published")
         log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.costs.bytes_written, time.monotonic() - began)
-        return ops.Written(**manifest.costs.uncompressed(), parent_refused=held.refused)
+        costs = manifest.costs.uncompressed()
+        return ops.Written(**costs, parent_refused=held.refused, host_bytes=manifest.host_bytes)
 
     @contextmanager
     def _kept_locked(self, held: bool = False) -> Iterator[None]:
@@ -218,16 +221,17 @@ class Writing(Struct):
         assert self._writer
         asked = held.asked
         known = ((table, _as_imaged(asked, table)) for table in held.tables)
+        whole = bool(files) and asked.tree is None
         return Manifest(
             name=self._writer.name,
-            cut=Cut.PROCESS if files else Cut.DEVICE,
+            cut=Cut.PROCESS if whole else Cut.DEVICE,
             created=asked.created,
             source=Source(asked.job, asked.backend, asked.simulated, {"gcr": __version__}, asked.models),
             processes=tuple(ImagedProcess(table, each.stack, each.generation) for table, each in known),
             packs=tuple(contents.packs),
             beside=Beside(contents.chunks, contents.hashes),
             costs=self._costs(contents.counts, held),
-            only_copy=bool(files or self.streams.tables()),
+            only_copy=bool(whole or self.streams.tables()),
             timings=asked.timings,
             files=files,
         )

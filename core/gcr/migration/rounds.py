@@ -1,7 +1,7 @@
 """Decides whether one more round of copying pays while the job runs. No clock and no socket.
 
-A round sends what changed since the one before. The stop sends what changed since the last round. So a round pays as
-long as the next one is likely to send less.
+A round sends what changed since the one before, of device memory and of host memory. The stop sends what changed since
+the last round. So a round pays as long as the next one is likely to send less.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,15 @@ GOAL_S = 0.5  # seconds of sending within the stop that are good enough
 
 
 class Round(Struct, frozen=True):
-    """A round: the bytes that crossed the network, the seconds that the image took, and those of the network."""
+    """A round: the bytes that crossed the network, the seconds that the image took, and those of the network.
+
+    host_bytes: of host memory that were read, sent or not
+    """
 
     bytes_sent: int
     copy_s: float
     pull_s: float
+    host_bytes: int = 0
 
     @property
     def bytes_per_s(self) -> float:

@@ -103,6 +103,7 @@ def _rounds(course: Course) -> tuple[RoundReport, ...]:
             copy_s=each.copy_s,
             pull_s=each.pull_s,
             paid=rounds.paid(course.rounds, number),
+            host_bytes=each.host_bytes,
         )
         for number, each in enumerate(course.rounds)
     )

@@ -32,6 +32,7 @@ from gcr.api.migrations import (
     Standing,
     Warm,
 )
+from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.errors import GcrError, RolledBack
 from gcr.job.migrations import image_of
@@ -139,10 +140,10 @@ class Steps(Struct):
 
     def _copy(self) -> Heard:
         began = time.monotonic()
-        image = self._imaged(leave_running=True)
+        report, image = self._imaged(leave_running=True), self.course.images[-1]
         copied = time.monotonic()
         pulled = self._pulled(image)
-        self.course.rounds.append(Round(pulled.bytes_moved, copied - began, pulled.pull_s))
+        self.course.rounds.append(Round(pulled.bytes_moved, copied - began, pulled.pull_s, report.host_bytes))
         self.filler.begin(image)
         return Heard.DONE
 
@@ -253,8 +254,8 @@ class Steps(Struct):
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
-    def _imaged(self, leave_running: bool) -> str:
-        """Has the source make the next image, and returns its name. Without `leave_running` the job ends by it."""
+    def _imaged(self, leave_running: bool) -> CheckpointReport:
+        """Has the source make the next image. Without `leave_running` the job ends by it."""
         assert self._nodes
         source, store, limit = self.between.source, self._nodes[0].store, self.between.timeout
         image = image_of(self.course.id, len(self.course.images) + 1)
@@ -279,7 +280,7 @@ class Steps(Struct):
                 for name, at in report.phases_s.items()
                 if at >= report.phases_s.get(GATES, 0.0)
             }
-        return image
+        return report
 
     def _pulled(self, image: str, revive: bool = False) -> Pulled:
         assert self._exchange

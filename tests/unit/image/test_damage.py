@@ -111,7 +111,7 @@ def test_one_of_a_newer_format_is_named_as_such(plain: Store) -> None:
     write(store, "warm", [bytes_of(1, 100)])
     path = store.images.folder / "warm.json"
     path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 9'))
-    with pytest.raises(WrongImage, match="format 9; this gcr reads 1 to 4"):
+    with pytest.raises(WrongImage, match="format 9; this gcr reads 1 to 5"):
         read(store, "warm")
     with pytest.raises(WrongImage):
         store.clean()

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from gcr.errors import UsageError
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.chunk import name_of
-from gcr.image.files.imagedfile import ImagedFile
+from gcr.image.files.imagedfile import ImagedFile, name_of_memory
 from gcr.image.files.manifest import Cut, Manifest
 from gcr.image.pack.format import SUFFIX
 from gcr.image.read.folder import bring_folder
@@ -141,10 +141,19 @@ def test_files_of_processes_are_in_an_image_of_processes_alone() -> None:
         Manifest.from_bytes(replace(manifest, cut=Cut.DEVICE).to_bytes(), "one")
 
 
-@pytest.mark.parametrize("number", [1, 2])
+def test_a_round_of_a_migration_has_memory_and_no_other_files() -> None:
+    piece = ImagedFile(name_of_memory("7", 0), 0)
+    manifest = replace(_manifest(), cut=Cut.DEVICE, files=(piece,))
+    assert json.loads(manifest.to_bytes())["format"] == 5
+    assert Manifest.from_bytes(manifest.to_bytes(), "one") == manifest
+    with pytest.raises(Damaged):
+        Manifest.from_bytes(replace(manifest, files=(piece, ImagedFile("x", 0))).to_bytes(), "one")
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
 def test_a_format_has_its_own_fields(number: int) -> None:
-    """Of format 1 with files, and of format 2 without: neither is written by any gcr."""
-    manifest = replace(_manifest(), files=[ImagedFile("x", 0)] if number == 1 else ())
+    """Of format 1 with files, of format 2 without, and of format 5 with processes: none is written by any gcr."""
+    manifest = replace(_manifest(), files=() if number == 2 else [ImagedFile("x", 0)])
     document = json.loads(manifest.to_bytes())
     digest = name_of(json.dumps(document["image"], sort_keys=True).encode()).hex()
     with pytest.raises(Damaged):

@@ -163,7 +163,8 @@ def _lines(report: MigrationReport) -> list[str]:
     for number, each in enumerate(report.rounds, 1):
         worth = "" if each.paid else ", not worth it"
         took = text.seconds(each.copy_s + each.pull_s)
-        lines.append(f"  round {number}: {units.size(each.bytes_sent)} sent in {took}{worth}")
+        host = "" if each.host_bytes else ", without host memory: gcr daemon logs at the source"
+        lines.append(f"  round {number}: {units.size(each.bytes_sent)} sent in {took}{worth}{host}")
     if report.stop:
         lines.append(f"  stopped for {text.seconds(report.stop.stop_s)}; {units.size(report.bytes_sent)} sent in all")
     return [*lines, *(f"  left over: {each}" for each in report.left_over)]

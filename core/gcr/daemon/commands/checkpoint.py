@@ -292,7 +292,7 @@ class Attempt(Struct, frozen=True):
             self.node.jobs.leave(self.hold)  # to the next cut, which may begin while the copies of this one are read
         with self._noting_failure(imaging):
             behind.finish(imaging.lend)
-        imaging.write([target for target in targets if target.bytes_by_device], created, course)
+        imaging.write([target for target in targets if target.bytes_by_device], created, course, job.program.pid)
         return reports.of_glance(job, work, slowest_link(targets, lambda arena: arena.link_out_bytes_per_s))
 
     @contextmanager

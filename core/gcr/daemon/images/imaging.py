@@ -140,9 +140,13 @@ class Imaging(Struct, eq=False):
         finally:
             close_all(fds)
 
-    def write(self, targets: Sequence[Target], created: float, course: Course) -> None:
-        """Has the bytes written that these targets lent, in the background."""
-        self.facts, self.begun = _facts(targets, created, course), True
+    def write(self, targets: Sequence[Target], created: float, course: Course, root: int | None = None) -> None:
+        """Has the bytes written that these targets lent, in the background.
+
+        root: of the job's processes, which run on; if the image is of a migration, their host memory is written, too
+        """
+        tree = root if is_of_migration(self.order.name) else None
+        self.facts, self.begun = replace(_facts(targets, created, course), tree=tree), True
         Thread(target=self._write, args=(self.facts,), name="gcr-image", daemon=True).start()
 
     def lend_held(self, targets: Sequence[Target]) -> Sequence[Target]:
@@ -220,7 +224,8 @@ class Imaging(Struct, eq=False):
             with suppress(NoSuchImage):
                 manifest = self._published()
                 if manifest.created == facts.created:
-                    return Written(**manifest.costs.uncompressed(), parent_refused=self.upon.refused)
+                    costs, refused = manifest.costs.uncompressed(), self.upon.refused
+                    return Written(**costs, parent_refused=refused, host_bytes=manifest.host_bytes)
             raise gone
 
     def _published(self) -> Manifest:

@@ -1,4 +1,7 @@
-"""A file of an image, a part of what CRIU saved of a process tree. It consists of chunks, as allocations do."""
+"""A file of an image, a part of what CRIU saved of a process tree. It consists of chunks, as allocations do.
+
+A round of a migration has files of its own: pieces of the memory of processes that ran on. No process comes from them.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -11,6 +14,12 @@ from gcr.hashing.chunks import chunk_count
 from gcr.image.chunks.chunk import cut
 
 _LONGEST = 255  # bytes of a file's name
+_OF_MEMORY = "memory-"
+
+
+def name_of_memory(of: str, number: int) -> str:
+    """Returns the name of a piece of the memory `of` a process that ran on."""
+    return f"{_OF_MEMORY}{of}-{number}"
 
 
 class ImagedFile(Struct, frozen=True):
@@ -19,6 +28,11 @@ class ImagedFile(Struct, frozen=True):
     name: str
     bytes: int
     sizes: Sequence[int] = ()
+
+    @property
+    def is_of_memory(self) -> bool:
+        """Returns whether it is memory of a process that ran on."""
+        return self.name.startswith(_OF_MEMORY)
 
     def chunks(self, chunk_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields offset and size of each chunk."""

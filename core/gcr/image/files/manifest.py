@@ -3,8 +3,9 @@
     images/<name>.json    {"format": 1, "digest": "<BLAKE3 of the image's JSON>", "image": {…}}
 
 A reader looks at `format` first. Format 2 has `files` as well, the part that CRIU saved. Format 3 is a training
-checkpoint: it has `files` and `progress`, no processes, and no device hashes. Another number means another layout: the
-reader says so, and reads nothing else.
+checkpoint: it has `files` and `progress`, no processes, and no device hashes. Format 5 is a round of a migration: its
+`files` are memory of processes that ran on. Another number means another layout: the reader says so, and reads nothing
+else.
 """
 
 import json
@@ -25,7 +26,7 @@ from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable, WrongImage
 from gcr.memory.layout import DamagedTable, SealedTable
 from gcr.names import meant
 
-PLAIN, WITH_FILES, OF_TRAINING, COMPRESSED = 1, 2, 3, 4  # formats
+PLAIN, WITH_FILES, OF_TRAINING, COMPRESSED, OF_ROUND = 1, 2, 3, 4, 5  # formats
 SUFFIX = ".json"
 _MOST = 1 << 64
 _LAST_TIME = 1 << 37  # seconds since the epoch; a calendar ends with the year 9999
@@ -123,6 +124,11 @@ class Manifest(Struct, frozen=True):
     timings: Mapping[str, float] = field(default_factory=dict)
     files: Sequence[ImagedFile] = ()
 
+    @property
+    def host_bytes(self) -> int:
+        """Returns the bytes of memory of processes that ran on."""
+        return sum(each.bytes for each in self.files if each.is_of_memory)
+
     def seal(self) -> bytes:
         """Returns 32 bytes that no other image has."""
         return name_of(self.to_bytes())
@@ -133,10 +139,18 @@ class Manifest(Struct, frozen=True):
         fields["processes"] = [each.to_json() for each in self.processes]
         fields["packs"] = [_plain(asdict(pack)) for pack in self.packs]
         fields["files"] = [each.to_json() for each in self.files]
-        number = OF_TRAINING if self.source.progress else WITH_FILES if self.files else PLAIN
-        number = number if self.costs.bytes_stored is None else COMPRESSED
+        number = self._format()
         body = {name: fields[name] for name in _fields(number)}
         return json.dumps({"format": number, "digest": _digest(body), "image": body}, indent=1).encode()
+
+    def _format(self) -> int:
+        if self.costs.bytes_stored is not None:
+            return COMPRESSED
+        if self.source.progress:
+            return OF_TRAINING
+        if self.files:
+            return OF_ROUND if self.cut is Cut.DEVICE else WITH_FILES
+        return PLAIN
 
     @classmethod
     def from_bytes(cls, text: bytes, path: object) -> Self:
@@ -146,8 +160,8 @@ class Manifest(Struct, frozen=True):
             number = document["format"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Damaged.of(path, f"it is no manifest: {error}") from error
-        if number not in (PLAIN, WITH_FILES, OF_TRAINING, COMPRESSED):
-            known = f"{PLAIN} to {COMPRESSED}"
+        if number not in range(PLAIN, OF_ROUND + 1):
+            known = f"{PLAIN} to {OF_ROUND}"
             raise WrongImage(f"{path}: an image of format {number!r}; this gcr reads {known}", hint="a newer gcr")
         try:
             return cls._from_json(document)
@@ -180,6 +194,8 @@ class Manifest(Struct, frozen=True):
         if (document["format"] == COMPRESSED) != ("bytes_stored" in body):
             raise ValueError("it is of another format")
         found = cls(**{**rest, **facts})
+        if (document["format"] == OF_ROUND) != (found._format() == OF_ROUND):
+            raise ValueError("it is of another format")
         _refuse_nonsense(found)
         return found
 
@@ -191,6 +207,7 @@ def _fields(number: int) -> Sequence[str]:
         WITH_FILES: ("files",),
         OF_TRAINING: ("files", "progress"),
         COMPRESSED: ("files", "progress", "bytes_stored"),
+        OF_ROUND: ("files",),
     }
     return (*FIELDS, *more[number])
 
@@ -236,7 +253,8 @@ def _refuse_nonsense_of_files(image: Manifest) -> None:
         raise ValueError("a file is in it twice")
     if image.source.progress and (image.cut != Cut.APP or image.processes):
         raise ValueError("it is of a training, and says that it is of processes")
-    if image.files and not image.source.progress and image.cut != Cut.PROCESS:
+    of_a_round = image.cut is Cut.DEVICE and all(each.is_of_memory for each in image.files)
+    if image.files and not image.source.progress and image.cut != Cut.PROCESS and not of_a_round:
         raise ValueError("it has files of processes, and says that it has none")
 
 

@@ -104,7 +104,10 @@ class ImagedAs(Struct, frozen=True):
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """The costs of a durable image, as in its manifest; `parent_refused`: why its parent is no newer image."""
+    """The costs of a durable image, as in its manifest; `parent_refused`: why its parent is no newer image.
+
+    host_bytes: of memory of processes that ran on
+    """
 
     parent: str | None
     bytes_total: int
@@ -112,10 +115,15 @@ class Written(Struct, frozen=True, kw_only=True):
     bytes_zero: int
     bytes_written: int
     parent_refused: str | None
+    host_bytes: int = 0
 
 
 class Write(Operation[Written], frozen=True):
-    """Facts of the job, for the manifest. `models`: of devices, by UUID; `timings`: seconds from the request."""
+    """Facts of the job, for the manifest. `models`: of devices, by UUID; `timings`: seconds from the request.
+
+    tree: the root of a process tree that runs on, if its host memory is to be in the image; such an image has no
+    processes all the same
+    """
 
     op = "write"
 
@@ -126,6 +134,7 @@ class Write(Operation[Written], frozen=True):
     processes: dict[int, ImagedAs]
     created: float
     timings: dict[str, float]
+    tree: int | None = None
 
 
 class WriteHeld(Operation[Written], frozen=True):
