@@ -11,14 +11,16 @@ from functools import partial
 from random import Random
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from cluster_simulation.clock import Clock
+from gcr.image.exchange.coming import MOST_PIECE
 from gcr.swarm.peer import Limits
 from gcr.swarm.swarm import Bring, Drop, Look, Swarm
 
 STORE = "store"
 PACKS_A_ROUND = 64
-IN_FLIGHT = 8  # pieces: with gcr's own pieces of 8 MiB these are its 64 MiB
+IN_FLIGHT = Limits().in_flight // MOST_PIECE  # pieces, at most
 
 
 class Sharing(Struct, frozen=True):
@@ -26,7 +28,7 @@ class Sharing(Struct, frozen=True):
 
     pieces: larger than gcr's own where those would be too many · link: of a node, in each direction · store: the rate
     of the store, to all nodes together · away: one way between two nodes, or to the store · looks: questions a second
-    that one node asks others for what they have
+    that one node asks others for what they have · in_flight: pieces that one node has asked for, at most
     """
 
     nodes: int = 64
@@ -37,6 +39,7 @@ class Sharing(Struct, frozen=True):
     store: float = 10e9
     away: float = 0.0005
     looks: float = Limits().looks
+    in_flight: int = IN_FLIGHT
 
     @property
     def bound_s(self) -> float:
@@ -73,8 +76,11 @@ class Shared(Struct, frozen=True):
 def sharings() -> Mapping[str, Sharing]:
     """Returns each series by name."""
     found = {f"{nodes} nodes": Sharing(nodes) for nodes in (8, 16, 32, 64)}
+    far = Sharing(4, image=64 << 30, packs=8, piece=8 << 20, link=3.125e9, store=3.125e9, away=0.025)
     return {
         **found,
+        **{f"far: {nodes} nodes, 50 ms": replace(far, nodes=nodes) for nodes in (1, 4, 16)},
+        "far: 16 nodes, 50 ms, 4 GiB": replace(far, nodes=16, image=4 << 30),
         "64 nodes, four rounds": Sharing(packs=4 * PACKS_A_ROUND),
         "64 nodes, a store four times as fast": Sharing(store=40e9),
     }
@@ -119,7 +125,7 @@ class _Node:
             return
         sharing, count = self._world.sharing, self._world.sharing.rounds[self._round]
         peers = {name: name == STORE for name in self._world.names if name != self.name}
-        limits = Limits(in_flight=IN_FLIGHT * sharing.piece, looks=sharing.looks)
+        limits = Limits(in_flight=sharing.in_flight * sharing.piece, looks=sharing.looks)
         self._swarm = Swarm([sharing.piece] * count, peers, limits, self._world.chance, self._world.clock.now)
         self._known: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
         self._under_way: dict[tuple[str, int], float] = {}

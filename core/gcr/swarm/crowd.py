@@ -11,6 +11,7 @@ from random import Random
 from gcr.swarm.bag import Bag
 from gcr.swarm.peer import Limits, Peer
 
+_FEWER = 2  # a peer may have fewer requests once that is so many times less: a change costs a look at all peers
 _FEW = 8  # peers among which the one with the fewest requests is looked for
 
 
@@ -91,14 +92,18 @@ class Crowd:
         waiting = (peer.look_at for peer in self._numbered if not (peer.looking or peer.distrusted))
         self._look_at = min(waiting, default=inf)
 
-    def begin(self, now: float, limits: Limits) -> None:
-        """Prepares for `next`: rests end, and the requests that one peer may have follow the number of peers."""
+    def begin(self, now: float, limits: Limits, wanted: int) -> None:
+        """Prepares for `next`: rests end, and the requests that one peer may have follow the number of peers.
+
+        wanted: see `Limits.at_one_of`
+        """
         for number in [number for number in self._resting if self._numbered[number].rest_until <= now]:
             self.changed(self._numbered[number], now)
-        most = limits.at_one_of(len(self._usable))
-        if most != self._most:
-            self._most = most
+        most = limits.at_one_of(len(self._usable), wanted)
+        if most > self._most:
             self.renew(now)
+        if most > self._most or most <= self._most // _FEWER:
+            self._most = most
 
     def next(self, random: Random) -> Peer | None:
         """Returns a promising peer that may be asked: one that has not failed, and no last resort, if there is one."""

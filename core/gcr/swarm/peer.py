@@ -10,16 +10,18 @@ from gcr.swarm.bag import Bag
 class Limits(Struct, frozen=True, kw_only=True):
     """Limits of one receiver. Sizes are bytes, times seconds.
 
-    at_one: requests in flight at one peer · requests: so many at all peers, but one at each that can be asked ·
-    in_flight: bytes that were asked for and are not here, of all peers; one piece may always be · look: between two
-    looks at the pieces of a peer · looks: so many a second at all peers · late: a piece that takes longer, and longer
-    than four times the mean, is asked of a second peer, too · rest, most_rest: a peer that failed is left alone for so
-    long, twice as long after each further failure · stuck: the receiver gives up if nothing came for so long
+    at_one: requests in flight at one peer at most · requests, most: so many at all peers where the round trip is
+    short, and at most where it is long; but one at each peer that can be asked · in_flight: bytes that were asked for
+    and are not here, of all peers; one piece may always be · look: between two looks at the pieces of a peer ·
+    looks: so many a second at all peers · late: a piece that takes longer, and longer than four times the mean, is
+    asked of a second peer, too · rest, most_rest: a peer that failed is left alone for so long, twice as long after
+    each further failure · stuck: the receiver gives up if nothing came for so long
     """
 
-    at_one: int = 8
+    at_one: int = 32
     requests: int = 8
-    in_flight: int = 64 << 20
+    most: int = 64
+    in_flight: int = 512 << 20
     look: float = 0.3
     looks: float = 30.0
     late: float = 3.0
@@ -27,9 +29,13 @@ class Limits(Struct, frozen=True, kw_only=True):
     most_rest: float = 15.0
     stuck: float = 60.0
 
-    def at_one_of(self, peers: int) -> int:
-        """Returns how many requests each of so many peers may have; with more, pieces come late and all at once."""
-        return max(1, min(self.at_one, self.requests // max(peers, 1)))
+    def at_one_of(self, peers: int, wanted: int) -> int:
+        """Returns how many requests each of so many peers may have; with more, pieces come late and all at once.
+
+        wanted: requests at all peers that keep the link busy
+        """
+        few, peers = min(wanted, self.most), max(peers, 1)
+        return max(1, min(self.at_one, max(self.requests // peers, -(-few // peers))))
 
 
 class Peer(Struct):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from gcr.swarm.flight import Flight
 from gcr.swarm.missing import Missing
 from gcr.swarm.peer import Limits, Peer
 
@@ -11,22 +12,26 @@ _PATIENCE = 4.0  # a piece is late after so many times the mean time
 
 
 class Requests:
-    """`by_piece`: the peers that were asked for it, with the time; the oldest request first."""
+    """`by_piece`: the peers that were asked for it, with the time; the oldest request first · `flight`: the way"""
 
     def __init__(self, missing: Missing, limits: Limits, now: float) -> None:
         self.by_piece: dict[int, dict[str, float]] = {}
+        self.flight, self._before = Flight(), dict[tuple[str, int], int]()
+        self._mean = max(1, sum(missing.sizes) // max(1, len(missing.sizes)))
         self._missing, self._limits = missing, limits
         self._in_flight, self._took = 0, 0.0
         self._quiet_until = now  # no piece is late before
 
     def begin(self, peer: Peer, piece: int, now: float) -> None:
         peer.asked[piece] = self.by_piece.setdefault(piece, {})[peer.name] = now
+        self._before[peer.name, piece] = self.flight.came_bytes
         self._in_flight += self._missing.sizes[piece]
 
     def end(self, peer: Peer, piece: int) -> bool:
         """Returns whether the peer was asked for the piece."""
         if peer.asked.pop(piece, None) is None:
             return False
+        del self._before[peer.name, piece]
         self._in_flight -= self._missing.sizes[piece]
         askers = self.by_piece[piece]
         del askers[peer.name]
@@ -34,9 +39,15 @@ class Requests:
             del self.by_piece[piece]
         return True
 
-    def took(self, seconds: float) -> None:
-        """Notes the time that one took."""
+    def took(self, name: str, piece: int, seconds: float) -> None:
+        """Notes the time that a request took, which is not ended yet."""
         self._took += (seconds - self._took) / 8
+        self.flight.came(self._missing.sizes[piece], self._before.get((name, piece), self.flight.came_bytes), seconds)
+
+    @property
+    def wanted(self) -> int:
+        """Returns how many requests keep the link busy, by what is known of it."""
+        return self.flight.requests(self._mean)
 
     # ---- room ---------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ The choice:
 
 - The rarest piece first: the one that the fewest peers have, or were given. So a source sends different pieces to
   different receivers, and these exchange them.
-- Each peer has few requests in flight, and all together few bytes.
+- Each peer has few requests in flight, and all together few bytes: more where the way is long (flight.py).
 - A piece that is late is asked of a second peer as well. The peer that loses rests, as one does that failed.
 - A peer that sent wrong bytes is never asked again.
 - A peer that is the last resort is asked only for pieces that no other peer has.
@@ -85,6 +85,7 @@ class Swarm:
             self._crowd.changed(peer, now)
             return
         peer.heard, peer.growing = True, growing
+        self._requests.flight.answered(name, now)
         peer.look_at = now + max(self._limits.look, len(self._crowd.all) / self._limits.looks)
         left = self._missing.left
         for piece in has:
@@ -115,7 +116,7 @@ class Swarm:
         self._moved_at = now
         peer, askers = self._crowd.all[name], self._requests.by_piece.get(piece, {})
         began = askers.get(name, now)
-        self._requests.took(now - began)
+        self._requests.took(name, piece, now - began)
         peer.failures = 0
         for other, asked_at in [*askers.items()]:
             self._unask(self._crowd.all[other], piece, now)
@@ -152,7 +153,7 @@ class Swarm:
         drops, self._drops = self._drops, []
         if not self._missing.left:
             return [*drops]
-        return [*drops, *(Look(peer.name) for peer in self._crowd.due(now)), *self._brings(now)]
+        return [*drops, *self._looks(now), *self._brings(now)]
 
     def next_at(self, now: float) -> float:
         """Returns when `orders` may return more though nothing happens meanwhile."""
@@ -183,9 +184,14 @@ class Swarm:
 
     # ---- the choice ---------------------------------------------------------------------------------------------
 
+    def _looks(self, now: float) -> Iterator[Look]:
+        for peer in self._crowd.due(now):
+            self._requests.flight.looks(peer.name, now)
+            yield Look(peer.name)
+
     def _brings(self, now: float) -> Iterator[Bring]:
         """Asks promising peers, those first that have not failed, until there is no room or none has a piece."""
-        self._crowd.begin(now, self._limits)
+        self._crowd.begin(now, self._limits, self._requests.wanted)
         late = self._requests.late(now)
         if late:
             self._crowd.renew(now)

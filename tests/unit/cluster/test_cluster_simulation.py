@@ -166,6 +166,12 @@ def test_an_image_comes_to_every_node_and_not_before_its_links_could_carry_it():
     assert found == Receivers(SMALL, 1).run("small") != Receivers(SMALL, 2).run("small")
 
 
+def test_a_long_round_trip_costs_little_of_the_bound():
+    """A link carries 25 pieces in a round trip, the image in 2.6 s. Eight in flight reached 0.29 of the bound."""
+    far = Sharing(nodes=2, image=256 << 20, packs=10, piece=1 << 19, link=1e8, store=1e8, away=0.0625)
+    assert Receivers(far, 1).run("far").bound > 0.6
+
+
 def test_an_image_of_many_packs_comes_in_rounds_and_a_slow_store_is_the_bound():
     many = replace(SMALL, packs=200)
     assert (many.rounds, Receivers(many, 1).run("many").rounds) == ((16, 16, 16, 16), 4)

@@ -140,8 +140,13 @@ def test_turns_come_in_order_and_a_long_one_keeps_no_other_waiting(monkeypatch: 
 
 def test_one_giver_sends_larger_pieces_than_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gcr.image.exchange.coming.LEAST_PIECE", 1 << 20)
-    sizes = [(piece_bytes(mib << 20, 1) >> 20, piece_bytes(mib << 20, 2) >> 20) for mib in (1, 256, 1024, 8192)]
+    sizes = [tuple(piece_bytes(mib << 20, n) >> 20 for n in (1, 2)) for mib in (1, 256, 1024, 8192)]
     assert sizes == [(1, 1), (4, 1), (8, 2), (8, 8)]
+
+
+def test_a_piece_of_each_of_many_givers_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gcr.image.exchange.coming.LEAST_PIECE", 1 << 20)
+    assert [piece_bytes(1 << 40, givers) >> 20 for givers in (0, 32, 64, 1000)] == [8, 8, 4, 1]
 
 
 def test_a_pull_tells_of_its_progress_now_and_then_and_not_for_each_piece() -> None:

@@ -21,15 +21,18 @@ from gcr.image.remote.transfer import Transfer
 from gcr.imageerrors import Damaged
 
 LEAST_PIECE, MOST_PIECE = 1 << 20, 8 << 20  # bytes, but for a chunk that is larger
+_OF_ALL = 256 << 20  # bytes of one piece of each giver
 _PIECES, _PIECES_OF_ONE = 512, 64  # of an image; more of a large one
 
 
 def piece_bytes(total: int, givers: int) -> int:
     """Returns the size of the pieces of an image of so many bytes: enough of them to be spread over the givers.
 
-    One giver alone sends larger ones: each costs a pull 0.6 ms in its event loop, whatever its size.
+    One giver alone sends larger ones: each costs a pull 0.6 ms in its event loop, whatever its size. Many send smaller
+    ones: each giver is asked for one at the same time.
     """
-    return max(LEAST_PIECE, min(MOST_PIECE, total // (_PIECES if givers > 1 else _PIECES_OF_ONE)))
+    most = min(MOST_PIECE, _OF_ALL // max(givers, 1))
+    return max(LEAST_PIECE, min(most, total // (_PIECES if givers > 1 else _PIECES_OF_ONE)))
 
 
 class ComingPack:
