@@ -7,7 +7,8 @@ node sends and what it receives, and so stands for the node's link. The bound is
 can have the image earlier. `copies`: bytes of packs that the source sent, by those of the image. Connections use TLS,
 with a certificate made for the run, unless `--plain`. All processes share the cores: `cpu_s` is what they took, without
 their start; `cpu_s_a_gb`: for each GB that arrived. Where cores are too slow for the links, a lower rate with smaller
-pieces (`--piece-kib`) has as many pieces as a larger image. `--nodes 1 --mb-per-s 0`: one node's pull.
+pieces (`--piece-kib`) has as many pieces as a larger image. `--nodes 1 --mb-per-s 0`: one node's pull. `takers` of
+`cpu_s_a_gb` is the part of `taking` that processes of the pull took which take bytes (`--takers`), with their start.
 """
 
 import argparse
@@ -74,11 +75,11 @@ def offer(store: Path, rate: float, files: Sequence[str]) -> None:
         print(json.dumps({"sent": exchange.sent, "cpu_s": cpu_s() - used}), flush=True)
 
 
-def pull(store: Path, rate: float, files: Sequence[str], ports: Sequence[int], piece: int) -> None:
+def pull(store: Path, rate: float, files: Sequence[str], ports: Sequence[int], piece: int, takers: int) -> None:
     """A pull alone in this process. It begins after a line of input; prints what it took."""
     from gcr.image.crypto.cipher import PLAIN
-    from gcr.image.exchange import coming, lines
-    from gcr.image.exchange.address import PeerAddress, client_tls
+    from gcr.image.exchange import coming, giver, lines
+    from gcr.image.exchange.address import PeerAddress, Trust
     from gcr.image.exchange.pulling import Peers, pull_from_peers
     from gcr.image.remote.transfer import Transfer
 
@@ -91,19 +92,27 @@ def pull(store: Path, rate: float, files: Sequence[str], ports: Sequence[int], p
 
     coming.LEAST_PIECE = piece
     if rate:
+        takers = 0  # the link is bounded in this process
+    if takers >= 0:
+        giver.LEAST_TO_TAKE, giver.how_many = (0 if takers else sys.maxsize), lambda: max(takers, 2)
+    if rate:
         lines.Line.part = bounded  # type: ignore[method-assign]
     addresses = [PeerAddress("127.0.0.1", port, bool(files)) for port in ports]
-    peers = Peers(addresses, TOKEN, client_tls(Path(files[0]) if files else None))
+    peers = Peers(addresses, TOKEN, Trust.of(Path(files[0]) if files else None))
     print("ready", flush=True)
     used = cpu_s()
     sys.stdin.readline()
     moved = pull_from_peers(store, NAME, peers, None, Transfer("pull"), PLAIN)
-    print(json.dumps({"at": time.monotonic(), "bytes": moved.bytes_moved, "cpu_s": cpu_s() - used}), flush=True)
+    at, children = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    takers_cpu_s = children.ru_utime + children.ru_stime
+    found = {"at": at, "bytes": moved.bytes_moved, "cpu_s": cpu_s() - used, "takers_cpu_s": takers_cpu_s}
+    print(json.dumps(found), flush=True)
 
 
 def cpu_s() -> float:
-    found = resource.getrusage(resource.RUSAGE_SELF)
-    return found.ru_utime + found.ru_stime
+    """Returns the seconds of a core that this process took, and its children that have ended."""
+    found = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in found)
 
 
 class Child:
@@ -152,7 +161,9 @@ def written(store: Path, size: int) -> int:
     return sum(pack.bytes for pack in manifest.packs)
 
 
-def measured(folder: Path, nodes: int, size: int, rate: float, piece: int = MIB, plain: bool = False) -> dict[str, Any]:
+def measured(
+    folder: Path, nodes: int, size: int, rate: float, piece: int = MIB, plain: bool = False, takers: int = -1
+) -> dict[str, Any]:
     """Returns one distribution of `size` bytes to so many nodes, each with a link of `rate` bytes a second."""
     total, files = written(folder / "source", size), [] if plain else certificate(folder)
     stores = [folder / f"node{number}" for number in range(nodes)]
@@ -161,6 +172,8 @@ def measured(folder: Path, nodes: int, size: int, rate: float, piece: int = MIB,
         str(rate),
         "--piece-kib",
         str(piece >> 10),
+        "--takers",
+        str(takers),
         *(word for file in files for word in ("--tls", file)),
     ]
     with ExitStack() as stack:
@@ -183,6 +196,7 @@ def measured(folder: Path, nodes: int, size: int, rate: float, piece: int = MIB,
         "least_piece_bytes": piece,
         "link_bytes_per_s": rate,
         "tls": not plain,
+        "takers": takers,
         "seconds": took,
         "seconds_by_node": sorted(end["at"] - began for end in ends),
         "bound_s": bound,
@@ -190,16 +204,20 @@ def measured(folder: Path, nodes: int, size: int, rate: float, piece: int = MIB,
         "copies": sent[0]["sent"] / total,
         "copies_by_node": sorted(each["sent"] / total for each in sent[1:]),
         "cpu_s": sum(each["cpu_s"] for each in (*ends, *sent)),
-        "cpu_s_a_gb": {"giving": _a_gb(sent, nodes * total), "taking": _a_gb(ends, nodes * total)},
+        "cpu_s_a_gb": {
+            "giving": _a_gb(sent, nodes * total),
+            "taking": _a_gb(ends, nodes * total),
+            "takers": _a_gb(ends, nodes * total, "takers_cpu_s"),
+        },
         "cores": os.cpu_count(),
         "load": os.getloadavg(),
         "date": time.strftime("%F"),
     }
 
 
-def _a_gb(found: Sequence[dict[str, Any]], size: int) -> float:
+def _a_gb(found: Sequence[dict[str, Any]], size: int, of: str = "cpu_s") -> float:
     """Returns the seconds of a core that these processes took for each GB of `size` bytes."""
-    return float(sum(each["cpu_s"] for each in found)) / size * 1e9
+    return float(sum(each[of] for each in found)) / size * 1e9
 
 
 def main() -> None:
@@ -209,6 +227,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--mb-per-s", type=float, default=20.0, help="of each link; 0: no links")
     parser.add_argument("--piece-kib", type=int, default=1024, help="the smallest piece; the product's is the default")
+    parser.add_argument("--takers", type=int, default=-1, help="processes of a pull that take bytes; -1: as gcr does")
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where the stores are; the default is among temporary files")
@@ -222,13 +241,15 @@ def main() -> None:
         offer(Path(options.store), float(options.rate), options.tls)
         return
     if options.part == "pull":
-        pull(Path(options.store), float(options.rate), options.tls, options.port, options.piece_kib << 10)
+        rate, piece = float(options.rate), options.piece_kib << 10
+        pull(Path(options.store), rate, options.tls, options.port, piece, options.takers)
         return
     found = []
     size, rate = options.mib * MIB, options.mb_per_s * 1e6
     for _ in range(options.runs):
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            found.append(measured(Path(folder), options.nodes, size, rate, options.piece_kib << 10, options.plain))
+            piece = options.piece_kib << 10
+            found.append(measured(Path(folder), options.nodes, size, rate, piece, options.plain, options.takers))
         print(json.dumps(found[-1], indent=1))
     if options.out:
         options.out.write_text(json.dumps(found, indent=1))

@@ -23,7 +23,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from ssl import create_default_context
 from tempfile import TemporaryDirectory
 
 from msgspec.structs import replace
@@ -38,7 +37,7 @@ from gcr.image.chunks.chunk import name_of  # noqa: E402
 from gcr.image.chunks.entry import BLOCK, PLACED, padded  # noqa: E402
 from gcr.image.crypto.cipher import PLAIN  # noqa: E402
 from gcr.image.exchange import server  # noqa: E402
-from gcr.image.exchange.address import PeerAddress  # noqa: E402
+from gcr.image.exchange.address import PeerAddress, Trust  # noqa: E402
 from gcr.image.exchange.pulling import Peers, pull_from_peers  # noqa: E402
 from gcr.image.files.manifest import Manifest  # noqa: E402
 from gcr.image.pack.format import FACTS, FOOTER_MAGIC, HEADER, HEADER_MAGIC, Pack  # noqa: E402
@@ -153,7 +152,7 @@ def pulled(source: Store, target: Store) -> None:
     giving = get_context("fork").Process(target=server.run, args=(source.path, way, lambda: None), daemon=True)
     giving.start()
     with ThreadPoolExecutor(1) as thread:  # as in a migration: the main thread does something else
-        peers = Peers([peer], TOKEN, create_default_context())
+        peers = Peers([peer], TOKEN, Trust())
         with stage("the pull"):
             thread.submit(pull_from_peers, target.path, "last", peers, None, Transfer("pull", 600), PLAIN).result()
     giving.terminate()

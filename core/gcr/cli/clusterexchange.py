@@ -55,7 +55,7 @@ def peers_of_cluster() -> "Peers":
     Ray is asked by a command of its own: the process that pulls forks, and has nothing of Ray in it.
     Raises PeerUnusable; as `gcr cluster status`.
     """
-    from gcr.image.exchange.address import PeerAddress, pinned_tls
+    from gcr.image.exchange.address import PeerAddress, Trust
     from gcr.image.exchange.pulling import Peers
 
     rows = asked(["cluster", "status"], STATUS_S)["nodes"]
@@ -68,4 +68,4 @@ def peers_of_cluster() -> "Peers":
     if keys is None:
         text = f"the keys of the cluster's exchanges are not on this node, in {exchanges.token_file().parent}"
         raise PeerUnusable(text, hint="gcr cluster up")
-    return Peers([*map(PeerAddress.parsed, found)], keys.token, pinned_tls(keys.certificate))
+    return Peers([*map(PeerAddress.parsed, found)], keys.token, Trust(pinned=keys.certificate))

@@ -108,16 +108,16 @@ def _refuse_over(step: Pull) -> None:
 def _moved(step: Pull, limit: float, tell: Tell, awaits: bool) -> int:
     """Returns the bytes that were pulled. `awaits`: the source is making the image. Raises NoSuchMigration then."""
     from gcr.image.crypto.cipher import PLAIN
-    from gcr.image.exchange.address import PeerAddress, pinned_tls
+    from gcr.image.exchange.address import PeerAddress, Trust
     from gcr.image.exchange.pulling import Peers, pull_from_peers
     from gcr.image.remote.transfer import Moving, Transfer
 
     def told(now: Moving) -> None:
         tell(ProgressEvent(**asdict(now)))
 
-    tls = pinned_tls(step.exchange.certificate)
+    trust = Trust(pinned=step.exchange.certificate)
     wait_s = _AWAIT_S if awaits else 0.0
-    peers = Peers([PeerAddress.parsed(step.exchange.address)], step.exchange.token, tls, wait_s=wait_s)
+    peers = Peers([PeerAddress.parsed(step.exchange.address)], step.exchange.token, trust, wait_s=wait_s)
     check = partial(_refuse_over, step) if awaits else None
     transfer = Transfer("pull", limit, told)
     return pull_from_peers(store_path(), step.image, peers, None, transfer, PLAIN, check).bytes_moved

@@ -8,7 +8,7 @@ from pathlib import Path
 from ssl import SSLContext
 
 from gcr.image.crypto.cipher import Cipher
-from gcr.image.exchange.address import PeerAddress, client_tls
+from gcr.image.exchange.address import PeerAddress, Trust
 from gcr.image.exchange.door import Visit
 from gcr.image.exchange.pulling import MovedFromPeers, Peers, pull_from_peers
 from gcr.image.exchange.server import Exchange, Listening
@@ -18,6 +18,7 @@ from gcr.listening import listening
 from gcr.swarm.peer import Limits
 
 TOKEN = "a token that both know"
+SYSTEM = Trust()  # one for all: to read the authorities of the system takes 20 ms
 QUICK = Limits(stuck=3.0, rest=0.1, most_rest=0.5)
 
 Sent = Callable[[bytes], bytes]
@@ -84,8 +85,8 @@ def running(
 
 @cache
 def of_the_system() -> SSLContext:
-    """Returns client_tls(None), made once: to read the authorities of the system takes 20 ms."""
-    return client_tls(None)
+    """Returns TLS as of a pull without --tls-ca."""
+    return SYSTEM.context
 
 
 def pulled(
@@ -95,13 +96,13 @@ def pulled(
     url: str | None = None,
     token: str = TOKEN,
     limits: Limits = QUICK,
-    tls: SSLContext | None = None,
+    trust: Trust = SYSTEM,
     timeout: float | None = 60.0,
     wait_s: float = 0.0,
     awaiting: Callable[[], object] | None = None,
 ) -> MovedFromPeers:
     addresses = [node if isinstance(node, PeerAddress) else node.address for node in nodes]
-    peers = Peers(addresses, token, tls or of_the_system(), limits, wait_s)
+    peers = Peers(addresses, token, trust, limits, wait_s)
     return pull_from_peers(store.path, name, peers, url, Transfer("pull", timeout), store.cipher, awaiting)
 
 

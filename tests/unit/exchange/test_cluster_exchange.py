@@ -19,7 +19,7 @@ from gcr.cluster import exchanges
 from gcr.cluster.keys import Keys
 from gcr.errors import UsageError
 from gcr.exchangeerrors import PeerUnusable
-from gcr.image.exchange.address import PeerAddress, client_tls, pinned_tls, server_tls
+from gcr.image.exchange.address import PeerAddress, Trust, pinned_tls, server_tls
 from gcr.image.store.store import Store
 from gcr.serveerrors import PortInUse
 
@@ -59,15 +59,15 @@ def test_one_exchange_runs_with_the_keys_that_were_given(home: Path) -> None:
     write(store, "warm", [COMMON])
     peer, there = PeerAddress.parsed(url), Store(home / "other")
     with pytest.raises(PeerUnusable, match="does not know the token"):
-        pulled(there, [peer], token=second.token, tls=pinned_tls(first.certificate))
-    pulled(there, [peer], token=first.token, tls=pinned_tls(first.certificate))
+        pulled(there, [peer], token=second.token, trust=Trust(pinned=first.certificate))
+    pulled(there, [peer], token=first.token, trust=Trust(pinned=first.certificate))
     assert contents(there.path) == contents(store.path)
     exchanges.keep(second)  # as another node does in a home that both have
     other = begin(second)
     assert other != url
     assert (exchanges.address(), exchanges.kept()) == (other, second)
     with pytest.raises(PeerUnusable, match="no peer answers"):
-        pulled(Store(home / "third"), [peer], token=first.token, tls=pinned_tls(first.certificate))
+        pulled(Store(home / "third"), [peer], token=first.token, trust=Trust(pinned=first.certificate))
     assert exchanges.end() and exchanges.address() is None
 
 
@@ -90,10 +90,10 @@ def test_the_certificate_of_a_cluster_is_good_at_any_address_and_no_other_one_is
     store, other = Store(home / "store"), Store(home / "other")
     write(store, "warm", [COMMON])
     with running(store.path, tls=server_tls(*files[0])) as node:
-        for tls in (pinned_tls(files[1][0].read_text()), client_tls(files[0][0])):
+        for trust in (Trust(pinned=files[1][0].read_text()), Trust.of(files[0][0])):
             with pytest.raises(PeerUnusable, match="certificate"):
-                pulled(other, [node], tls=tls)
-        pulled(other, [node], tls=pinned_tls(files[0][0].read_text()))
+                pulled(other, [node], trust=trust)
+        pulled(other, [node], trust=Trust(pinned=files[0][0].read_text()))
     assert contents(other.path) == contents(store.path)
     with pytest.raises(UsageError):
         pinned_tls(files[0][1].read_text())

@@ -17,7 +17,7 @@ from remotes import COMMON, contents
 from gcr.errors import UsageError
 from gcr.exchangeerrors import PeerUnusable
 from gcr.image.exchange import door, server
-from gcr.image.exchange.address import PeerAddress, client_tls, server_tls
+from gcr.image.exchange.address import PeerAddress, Trust, client_tls, server_tls
 from gcr.image.exchange.wire import IMAGES, LOOK, MARK, PACKS
 from gcr.image.store.store import Store
 
@@ -203,15 +203,15 @@ def test_tls_both_ways(store: Store, tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
     with running(store.path, tls=server_tls(*mine)) as node:
         with pytest.raises(PeerUnusable, match="certificate"):
-            pulled(other, [node], tls=client_tls(another[0]))
+            pulled(other, [node], trust=Trust.of(another[0]))
         with pytest.raises(PeerUnusable, match="certificate"):
-            pulled(other, [node], tls=client_tls(None))
+            pulled(other, [node], trust=Trust())
         with pytest.raises(PeerUnusable, match="no peer answers"):
             pulled(other, [PeerAddress("127.0.0.1", node.address.port, False)])
-        pulled(other, [node], tls=client_tls(mine[0]))
+        pulled(other, [node], trust=Trust.of(mine[0]))
     assert contents(other.path) == contents(store.path)
     with running(store.path, tls=server_tls(*elsewhere)) as node, pytest.raises(PeerUnusable, match="certificate"):
-        pulled(Store(tmp_path / "third"), [node], tls=client_tls(elsewhere[0]))
+        pulled(Store(tmp_path / "third"), [node], trust=Trust.of(elsewhere[0]))
     with running(store.path) as node, pytest.raises(PeerUnusable):
         pulled(Store(tmp_path / "fourth"), [PeerAddress("127.0.0.1", node.address.port, True)])
 

@@ -86,7 +86,7 @@ def _pulled(path: Path, key: "KeySource", name: str, url: str, transfer: "Transf
 
 def _peers(given: Sequence[str], token_file: Path | None, tls_ca: Path | None) -> "Peers":
     """Raises UsageError; of a cluster PeerUnusable, and as `gcr cluster status`."""
-    from gcr.image.exchange.address import PeerAddress, client_tls
+    from gcr.image.exchange.address import PeerAddress, Trust
     from gcr.image.exchange.pulling import Peers
 
     if CLUSTER in given:
@@ -96,7 +96,7 @@ def _peers(given: Sequence[str], token_file: Path | None, tls_ca: Path | None) -
 
         return peers_of_cluster()
     addresses = [*dict.fromkeys(map(PeerAddress.parsed, given))]
-    return Peers(addresses, token_of(token_file), client_tls(tls_ca))
+    return Peers(addresses, token_of(token_file), Trust.of(tls_ca))
 
 
 def _exchanged(

@@ -7,6 +7,7 @@ tcp://HOST:PORT     without TLS, on a loopback address alone
 import ipaddress
 import ssl
 import stat
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
@@ -53,6 +54,31 @@ class PeerAddress(Struct, frozen=True):
     def place(self) -> str:
         """Returns host and port, as a URL has them."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Trust(Struct, frozen=True, dict=True):
+    """The certificates that peers may show. `context`: TLS that trusts these alone; raises UsageError.
+
+    authority: the file of an authority, "" for those of the system · pinned: instead, one certificate in PEM
+    """
+
+    authority: str = ""
+    pinned: str = ""
+
+    @classmethod
+    def of(cls, authority: Path | None) -> Self:
+        """Returns trust in the authority of a file, whichever folder the process is in later; None: of the system."""
+        return cls("" if authority is None else str(authority.absolute()))
+
+    def check(self) -> None:
+        """Raises UsageError for what is no certificate."""
+        assert self.context
+
+    @cached_property
+    def context(self) -> ssl.SSLContext:
+        if self.pinned:
+            return pinned_tls(self.pinned)
+        return client_tls(Path(self.authority) if self.authority else None)
 
 
 def is_loopback(host: str) -> bool:

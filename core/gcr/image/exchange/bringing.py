@@ -4,16 +4,14 @@ import asyncio
 import logging
 import os
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from random import Random
 from typing import Any, TypeVar
 
 from gcr.exchangeerrors import PeerUnusable, PiecesMissing
-from gcr.image.disk.bounce import huge_buffer
-from gcr.image.exchange.giver import Giver
+from gcr.image.exchange.giver import Giver, Loan
 from gcr.image.exchange.known import Known, Piece, Pieces
 from gcr.image.exchange.lines import NotSent
 from gcr.image.remote.transfer import Transfer
@@ -38,19 +36,6 @@ class Hands:
         self._working: set[asyncio.Future[Any]] = set()
         self._ended = True
         self._tell_at = 0.0
-        self._spare = deque[memoryview]()
-
-    def memory(self, size: int) -> memoryview:
-        """Returns memory for a piece; new memory has to be cleared first, which takes as long as a copy."""
-        with suppress(IndexError):
-            found = self._spare.pop()
-            if len(found) >= size:
-                return found
-        return huge_buffer(size)
-
-    def spare(self, memory: memoryview) -> None:
-        """Takes memory back that no thread uses any more."""
-        self._spare.append(memory)
 
     async def do(self, work: Callable[..., T], *given: object) -> T:
         """Returns the result of `work`, which runs to its end even if the caller is cancelled."""
@@ -184,9 +169,8 @@ class Bringing:
 
     async def _bring(self, giver: Giver, number: int) -> None:
         piece = self._pieces.all[number]
-        memory = self._hands.memory(piece.size)
         try:
-            data = await giver.bring(piece.pack, piece.at, memory[: piece.size], self._moved)
+            loan = await giver.bring(piece.pack, piece.at, piece.size, self._moved)
         except (NotSent, PeerUnusable) as error:
             log.info("%s: %s", giver.name, error)
             self._forget(giver)
@@ -194,18 +178,12 @@ class Bringing:
             return
         self._brought.bytes[giver.name] += piece.size
         try:
-            await self._hands.do(self._take, piece, data, memory)
+            await self._hands.do(_take, piece, loan)
         except Damaged as error:
             self._distrust(giver.name, number, error)
             return
         if self._swarm.came(giver.name, number, time.monotonic()):
             self._came(piece)
-
-    def _take(self, piece: Piece, data: memoryview, memory: memoryview) -> None:
-        try:
-            piece.take(data)
-        finally:
-            self._hands.spare(memory)
 
     def _moved(self) -> None:
         self._swarm.moved(time.monotonic())
@@ -223,6 +201,13 @@ class Bringing:
         if wrong := sorted(self._brought.distrusted):
             return Damaged(f"{text}; {', '.join(wrong)} sent wrong bytes", hint="gcr verify --deep there")
         return PiecesMissing(text, hint="the same again, with more peers or the URL of a store: what came is kept")
+
+
+def _take(piece: Piece, loan: Loan) -> None:
+    try:
+        piece.take(loan.data)
+    finally:
+        loan.back()
 
 
 def _some(packs: Sequence[str]) -> str:

@@ -1,17 +1,55 @@
 """The places that pieces come from: exchanges of other nodes, and the store elsewhere as the last resort."""
 
 import asyncio
-import ssl
+import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Protocol
 
-from gcr.image.exchange.address import PeerAddress
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gcr.image.disk.bounce import huge_buffer
+from gcr.image.exchange.address import PeerAddress, Trust
 from gcr.image.exchange.lines import Lines, NotSent, threads
+from gcr.image.exchange.takers import TakerGone, Takers, how_many
 from gcr.image.exchange.wire import IMAGES, LOOK, MARK, MOST_TOLD, PACKS, Look, Told, ToldPack, packed, parsed, waiting
 from gcr.image.pack.format import Pack
 from gcr.image.remote.remote import Remote, pack_path
 from gcr.imageerrors import Damaged, StoreUnusable
+from gcr.swarm.peer import Limits
+
+log = logging.getLogger(__name__)
+
+LEAST_TO_TAKE = 1 << 30  # bytes for which takers are started: each costs 0.1 s of a processor, and 16 MB of memory
+
+
+class Loan(Struct, frozen=True):
+    """Bytes of a pack. `back`: gives their memory back, on any thread; it is called once."""
+
+    data: memoryview
+    back: Callable[[], object]
+
+
+class Memories:
+    """Memory for pieces. New memory has to be cleared first, which takes as long as a copy."""
+
+    def __init__(self) -> None:
+        self._spare = deque[memoryview]()
+
+    def lent(self, size: int) -> memoryview:
+        """Returns memory of `size` bytes or more."""
+        with suppress(IndexError):
+            found = self._spare.pop()
+            if len(found) >= size:
+                return found
+        return huge_buffer(size)
+
+    def back(self, memory: memoryview) -> None:
+        """Takes memory back that no thread uses any more."""
+        self._spare.append(memory)
 
 
 class Giver(Protocol):
@@ -22,11 +60,8 @@ class Giver(Protocol):
 
     async def told(self, look: Look, packs: Mapping[str, Pack]) -> Told: ...
 
-    async def bring(self, pack: Pack, at: int, memory: memoryview, moved: Callable[[], object]) -> memoryview:
-        """Returns as many bytes of a pack as the memory has, which may be used for them.
-
-        Calls `moved` as they come. Once it has raised, a thread may still write to the memory.
-        """
+    async def bring(self, pack: Pack, at: int, size: int, moved: Callable[[], object]) -> Loan:
+        """Returns bytes of a pack. Calls `moved` as they come."""
 
 
 class Node:
@@ -34,8 +69,8 @@ class Node:
 
     last = False
 
-    def __init__(self, address: PeerAddress, lines: Lines) -> None:
-        self.name, self._lines = str(address), lines
+    def __init__(self, address: PeerAddress, lines: Lines, ways: "Connections") -> None:
+        self.name, self._address, self._lines, self._ways = str(address), address, lines, ways
 
     async def mark(self) -> bytes:
         """Returns the mark of its store, b"" if it has no store. Raises NotSent, PeerUnusable."""
@@ -55,10 +90,17 @@ class Node:
         except ValueError as error:
             raise NotSent(f"it answers with something else: {error}") from error
 
-    async def bring(self, pack: Pack, at: int, memory: memoryview, moved: Callable[[], object]) -> memoryview:
-        headers = {"Range": f"bytes={at}-{at + len(memory) - 1}", "If-Match": f'"{pack.seal.hex()}"'}
-        await self._lines.read(f"{PACKS}{pack.id}", headers, memory, moved)
-        return memory
+    async def bring(self, pack: Pack, at: int, size: int, moved: Callable[[], object]) -> Loan:
+        path = f"{PACKS}{pack.id}"
+        headers = {"Range": f"bytes={at}-{at + size - 1}", "If-Match": f'"{pack.seal.hex()}"'}
+        takers = self._ways.takers
+        if takers and takers.are_ready and (slot := takers.memory.slot(size)):
+            with suppress(TakerGone):  # it was logged; the slot is left
+                await takers.fetch(self._address, path, headers, slot, moved)
+                return Loan(slot, partial(takers.memory.free, slot))
+        memory = self._ways.memories.lent(size)
+        await self._lines.read(path, headers, memory[:size], moved)  # a thread may write still once it has raised
+        return Loan(memory[:size], partial(self._ways.memories.back, memory))
 
 
 class Bucket:
@@ -77,10 +119,10 @@ class Bucket:
                     self._there[id] = await asyncio.to_thread(self._has, packs[id])
         return Told({id: ToldPack(whole=True) for id in look.packs if self._there[id]})
 
-    async def bring(self, pack: Pack, at: int, memory: memoryview, moved: Callable[[], object]) -> memoryview:
+    async def bring(self, pack: Pack, at: int, size: int, moved: Callable[[], object]) -> Loan:
         with _answered():
             try:
-                return await asyncio.to_thread(self._remote.part, pack_path(pack), at, len(memory))
+                return Loan(await asyncio.to_thread(self._remote.part, pack_path(pack), at, size), lambda: None)
             except BaseException:
                 self._there.pop(pack.id, None)
                 raise
@@ -100,13 +142,37 @@ def _answered() -> Iterator[None]:
 
 
 class Connections:
-    """The connections to all peers of a pull, and the `nodes` at their ends. Closed within its event loop."""
+    """The connections to all peers of a pull, and the `nodes` at their ends. Used and closed within its event loop."""
 
-    def __init__(self, addresses: Sequence[PeerAddress], token: str | None, tls: ssl.SSLContext) -> None:
+    def __init__(self, addresses: Sequence[PeerAddress], token: str | None, trust: Trust) -> None:
+        """Raises UsageError."""
+        self.memories = Memories()
+        self.takers: Takers | None = None
+        self._asked = addresses, token, trust
+        self._expected = 0
         self._threads = threads()
-        self._lines = [Lines(address, token, tls, self._threads) for address in addresses]
-        self.nodes = [Node(at, lines) for at, lines in zip(addresses, self._lines, strict=True)]
+        self._lines = [Lines(address, token, trust.context, self._threads) for address in addresses]
+        self.nodes = [Node(at, lines, self) for at, lines in zip(addresses, self._lines, strict=True)]
+
+    def expect(self, size: int) -> None:
+        """So many bytes more will be asked for. Starts takers once it is worth that; threads take until they are there.
+
+        With one processor, or two, they would be in each other's way.
+        """
+        self._expected += size
+        if self.takers or self._expected < LEAST_TO_TAKE or (number := how_many()) < 2:
+            return
+        try:
+            self.takers = Takers(*self._asked, number)
+        except OSError as error:
+            log.warning("bytes of the image are taken by threads, and by no process of their own: %s", error)
+
+    def limits(self, limits: Limits) -> Limits:
+        """Returns the limits of a pull: each taker reads a piece, while another one of it is compared and written."""
+        return replace(limits, requests=max(limits.requests, 2 * self.takers.number)) if self.takers else limits
 
     async def close(self) -> None:
+        if self.takers:
+            self.takers.close()
         await asyncio.gather(*(each.close() for each in self._lines))
         self._threads.shutdown()

@@ -167,7 +167,7 @@ class Lines:
 
     def __init__(self, address: PeerAddress, token: str | None, tls: ssl.SSLContext, pool: ThreadPoolExecutor) -> None:
         self._address, self._tls, self._pool = address, tls, pool
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._headers = bearer(token)
         self._resting: list[Line] = []
         self._working: dict[Line, asyncio.Future[Any]] = {}
 
@@ -214,6 +214,11 @@ class Lines:
             line.close()
         else:
             self._resting.append(line)
+
+
+def bearer(token: str | None) -> Mapping[str, str]:
+    """Returns the header of each request that shows the token."""
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
 def untrusted(name: str, error: Exception) -> PeerUnusable:

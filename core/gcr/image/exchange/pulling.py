@@ -7,7 +7,6 @@ any pull (remote/pull.py).
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +20,7 @@ from gcr.exchangeerrors import ImagesDiffer, PeerUnusable
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.disk.durable import sync
 from gcr.image.disk.failing import usable, with_room
-from gcr.image.exchange.address import PeerAddress
+from gcr.image.exchange.address import PeerAddress, Trust
 from gcr.image.exchange.awaiting import Coming
 from gcr.image.exchange.bringing import THREADS, TICK_S, Bringing, Brought, Hands
 from gcr.image.exchange.coming import ComingPack, piece_bytes
@@ -72,7 +71,7 @@ class Peers(Struct, frozen=True):
 
     addresses: Sequence[PeerAddress]
     token: str | None
-    tls: ssl.SSLContext
+    trust: Trust
     limits: Limits = Limits()
     wait_s: float = 0.0
 
@@ -123,6 +122,7 @@ class Swarming:
         self._having: Sequence[Node] = ()  # those with the image's manifest
 
     def __enter__(self) -> Self:
+        self._peers.trust.check()
         self._runner = asyncio.Runner()
         self._connections = self._runner.run(self._opened())
         self._nodes = self._connections.nodes
@@ -135,7 +135,7 @@ class Swarming:
         self._hands.close()
 
     async def _opened(self) -> Connections:
-        return Connections(self._peers.addresses, self._peers.token, self._peers.tls)
+        return Connections(self._peers.addresses, self._peers.token, self._peers.trust)
 
     async def _closed(self) -> None:
         await self._connections.close()
@@ -280,6 +280,7 @@ class Swarming:
                 self._runner.run(self._bring(coming, size, transfer))
 
     async def _bring(self, coming: Sequence[ComingPack], size: int, transfer: Transfer) -> None:
+        self._connections.expect(sum(each.pack.bytes for each in coming))
         await _each(lambda each: self._hands.do(each.begin), coming)
         packs = {each.pack.id: each for each in coming}
         finishing, comparing = set[asyncio.Task[None]](), asyncio.Semaphore(COMPARING)
@@ -339,7 +340,8 @@ class Swarming:
             task.cancel()
 
     async def _round(self, pieces: Sequence[Piece], came: Callable[[Piece], object]) -> None:
-        await Bringing(pieces, self._givers, self._hands, self.brought, self._peers.limits, came).run()
+        limits = self._connections.limits(self._peers.limits)
+        await Bringing(pieces, self._givers, self._hands, self.brought, limits, came).run()
 
     def _of_elsewhere(self) -> Elsewhere:
         assert self._elsewhere, "an image comes from a node or from elsewhere"
