@@ -95,15 +95,16 @@ def locked(ours: socket.socket) -> frozenset[Connection]:
     return frozenset()
 
 
-@pytest.mark.parametrize("then", ["the image fails", "the daemon dies", "the job is stopped"])
-def test_a_criu_that_is_killed_leaves_no_connection_locked(machine: Machine, then: str) -> None:
-    held = machine.folder / "held"
+@pytest.mark.parametrize("then", ["", "the image fails", "the daemon dies"])
+def test_a_criu_that_is_killed_takes_the_stop_back_and_leaves_no_connection_locked(machine: Machine, then: str) -> None:
+    """The processes run on at once. What they do until they are ended would be lost: they are not ended."""
+    held, store = machine.folder / "held", str(store_of(machine))
     with socket.create_server(("127.0.0.1", 0)) as ours, connected(machine, ours.getsockname()[1]) as job:
         outside, _ = ours.accept()
         outside.settimeout(SECONDS)
         before = job.ask()
         machine.inject(f"criu.saved hold {held}", *["image.commit fail"] * (then == "the image fails"))
-        words = ("--image", "night", "--stop", "--store", str(store_of(machine)), "--allow", "tcp-established")
+        words = ("--image", "night", "--stop", "--store", store, "--allow", "tcp-established")
         going = machine.begin("checkpoint", "llm", *words)
         until(lambda: held.exists() or None, PATIENCE, "the processes are saved")
         assert len(locked(ours)) == 4  # the connection with us and the inner one, in both directions
@@ -112,17 +113,15 @@ def test_a_criu_that_is_killed_leaves_no_connection_locked(machine: Machine, the
         if then == "the daemon dies":
             os.kill(machine.daemon(), signal.SIGKILL)
         held.unlink()
-        assert (going.wait(PATIENCE) == 0) == (then == "the job is stopped")
+        assert going.wait(PATIENCE) != 0
         if then == "the daemon dies":
             assert machine.settled() == "suspended"
             machine.come_back()
-        elif then == "the job is stopped":  # its image was whole
-            assert locked(ours)
-            back(machine, "night")
         until(lambda: not locked(ours) or None, PATIENCE, "CRIU's table is gone")
         asked = begun(machine, b"one")
         assert outside.recv(100) == b"one"
         outside.sendall(b"uno")
         assert said(asked) == b"1 one uno"
         assert job.ask() == before
+        assert machine.gcr("images", "--store", store).body["images"] == []
         outside.close()

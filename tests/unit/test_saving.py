@@ -3,12 +3,13 @@
 import fcntl
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -89,8 +90,9 @@ class Tree:
         time.sleep(0.05)
         assert self.seen() == before
 
-    def dump(self, consent: object = lambda: None, **wishes: object) -> saving.DumpStatistics | None:
-        return saving.dump(CRIU, self.root, self.images, Wishes(**wishes), LIMIT, consent)  # type: ignore[arg-type]
+    def dump(self, consent: Callable[[], object] = lambda: None, **wishes: object) -> saving.DumpStatistics | None:
+        wished = Wishes(**wishes)  # type: ignore[arg-type]
+        return saving.dump(CRIU, self.root, self.images, wished, LIMIT, lambda _ended: consent())
 
     def restore(self, consent: object = lambda: None, **more: object) -> saving.RestoreStatistics | None:
         saving.wait_until_free(self.ids)  # as `tree.bring_back` does: another process may have a thread's id
@@ -276,9 +278,16 @@ def killed_after(seconds: float, spared: Collection[int]) -> Iterator[None]:
     timer.join()
 
 
+def killed_and_told(ended: int) -> None:
+    """Kills CRIU, and is told of its end by the descriptor that a consent is given."""
+    assert not select.select([ended], [], [], 0)[0]
+    kill_criu()
+    assert select.select([ended], [], [], LIMIT)[0]
+
+
 def test_a_criu_that_is_killed_before_it_hears_our_consent_leaves_the_tree_running(tree: Tree) -> None:
     with pytest.raises(CriuUnusable, match="CRIU ended before it answered DUMP"):
-        tree.dump(kill_criu)
+        saving.dump(CRIU, tree.root, tree.images, Wishes(), LIMIT, killed_and_told)
     tree.moves()
     tree.dump()
     assert os.waitpid(tree.root, 0)[1] == signal.SIGKILL
@@ -333,7 +342,7 @@ def test_statistics_that_cannot_be_read_are_none(tmp_path: Path, left: bytes) ->
 def test_a_consent_may_take_longer_than_all_that_criu_does(tree: Tree) -> None:
     """The files go to a store meanwhile."""
     limit = 3.0
-    saving.dump(CRIU, tree.root, tree.images, Wishes(), limit, lambda: time.sleep(limit + 0.5))
+    saving.dump(CRIU, tree.root, tree.images, Wishes(), limit, lambda _ended: time.sleep(limit + 0.5))
     assert os.waitpid(tree.root, 0)[1] == signal.SIGKILL
 
 

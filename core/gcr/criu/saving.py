@@ -65,18 +65,19 @@ class Wishes(Struct, frozen=True, kw_only=True):
 
 
 def dump(
-    program: Path, root: int, folder: Path, wishes: Wishes, timeout: float, consent: Callable[[], object]
+    program: Path, root: int, folder: Path, wishes: Wishes, timeout: float, consent: Callable[[int], object]
 ) -> DumpStatistics | None:
     """Writes `root` and its descendants to the folder. They end once `consent` has returned.
 
-    While it is called they stand still, and the files are whole. If it raises, they run on, and its error is raised.
+    While it is called they stand still, and the files are whole. It is given a descriptor that is readable once CRIU
+    has ended: from then on they run. If it raises, they run on, and its error is raised.
     Raises NotDumped; then they run on too. Raises CriuUnusable; then they run on if `consent` was not called, and else
     the caller has to look whether they have ended.
     """
 
     def stage(name: str, _pid: int) -> None:
         if name == _STOPPED:
-            consent()
+            consent(criu.ended)
 
     with _opened(folder) as there, conversation(program, plugins=wishes.plugins) as criu:
         response = _asked(criu, RequestType.DUMP, there, timeout, stage, pid=root, **_chosen(wishes))

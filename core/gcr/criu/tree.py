@@ -70,17 +70,17 @@ def looked_at(root: int, members: Collection[int], options: Options) -> tuple[Se
 
 
 def save(
-    program: Path, wanted: Wanted, folder: Path, timeout: float, consent: Callable[[], object]
+    program: Path, wanted: Wanted, folder: Path, timeout: float, consent: Callable[[int], object]
 ) -> DumpStatistics | None:
     """Does as `saving.dump`. The note is in the folder, too, when `consent` is called."""
     joins, began = os.getsid(wanted.root) != wanted.root, time.monotonic()
 
-    def noted() -> None:
+    def noted(ended: int) -> None:
         saved = time.monotonic()
         (folder / NOTE).write_bytes(encode(_described(wanted, joins)))
         took = saved - began, time.monotonic() - saved
         log.info("process %d: CRIU took %.3f s, and the note of its files %.3f s", wanted.root, *took)
-        consent()
+        consent(ended)
 
     return saving.dump(program, wanted.root, folder, _wishes(joins, wanted.allow, wanted.plugins), timeout, noted)
 

@@ -1,5 +1,6 @@
 """The operations that a CRIU helper offers its daemon; `CriuPeer` is their other end."""
 
+import select
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from gcr.criu.plugins import files_saved, plugins_of
 from gcr.criu.preflight.obstacle import Obstacle, Options, device_files
 from gcr.criu.preflight.sockets import saves_ip_sockets
 from gcr.criu.tree import Wanted
-from gcr.errors import UsageError
+from gcr.errors import CriuUnusable, UsageError
 from gcr.faults import reach
 from gcr.protocol.operations import criu as ops
 from gcr.protocol.operations.operation import Answer, Dispatcher
@@ -23,11 +24,12 @@ PASSES_S, LOOK_S = 0.2, 0.02  # what is in the way for a moment only, and betwee
 class Saving(Struct):
     """A dump on a thread of its own: CRIU waits in it for the daemon's word."""
 
-    work: Callable[[Callable[[], object]], object]
+    work: Callable[[Callable[[int], object]], object]
     error: BaseException | None = None
     _saved: Event = field(default_factory=Event)  # or it has failed
     _agreed: Event = field(default_factory=Event)
     _thread: Thread = field(default_factory=Thread)
+    _ended: int = -1  # readable once CRIU has ended
 
     def begin(self) -> None:
         """Returns once the tree is saved and stands still. Raises what the dump raised."""
@@ -36,6 +38,11 @@ class Saving(Struct):
         self._saved.wait()
         if self.error:
             raise self.error
+
+    def check(self) -> None:
+        """Returns if the tree has stood still since it was saved. Raises CriuUnusable where CRIU has ended since."""
+        if self._lost() or not self._thread.is_alive():
+            raise CriuUnusable("CRIU ended, and the processes ran on, before their image was there")
 
     def end(self) -> None:
         """Returns once the tree has ended. Raises what the dump raised."""
@@ -52,10 +59,15 @@ class Saving(Struct):
         finally:
             self._saved.set()
 
-    def _await_word(self) -> None:
+    def _await_word(self, ended: int) -> None:
+        self._ended = ended
         reach("criu.saved")
         self._saved.set()
         self._agreed.wait()  # or this process ends, with the daemon's connection
+
+    def _lost(self) -> bool:
+        """Returns whether CRIU has ended."""
+        return bool(select.select([self._ended], [], [], 0)[0])
 
 
 class CriuService(Struct):
@@ -71,6 +83,7 @@ class CriuService(Struct):
             {
                 ops.Look: lambda asked, _fds, _request: Answer(self._look(asked)),
                 ops.Dump: lambda asked, _fds, _request: self._dump(asked),
+                ops.Check: lambda _asked, _fds, _request: self._begun().check(),
                 ops.End: lambda _asked, _fds, _request: self._begun().end(),
             },
         )

@@ -29,6 +29,10 @@ class CriuPeer(Struct):
         """Writes the tree that was looked at to the folder. It stands still then. Raises NotDumped, CriuUnusable."""
         ask(self.channel, ops.Dump(str(folder), timeout), timeout=timeout + CALL_TIMEOUT)
 
+    def check(self) -> None:
+        """Returns if the tree has stood still since. Raises CriuUnusable where CRIU has ended, and it runs on."""
+        ask(self.channel, ops.Check(), timeout=CALL_TIMEOUT)
+
     def end(self) -> None:
         """Ends the tree that was dumped."""
         ask(self.channel, ops.End(), timeout=CALL_TIMEOUT)

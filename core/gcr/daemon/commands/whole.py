@@ -180,6 +180,7 @@ class Whole(Struct):
         side_by_side([dump, partial(hold, job, course, imaging, targets)])
         with failing(imaging):
             imaging.publish(folder, course)
+        self.helper.check()  # else they ran on meanwhile, and would be ended somewhere behind their image
         course.mark("published")
         course.hold(Barrier.DURABLE)
         if self.place:

@@ -45,6 +45,12 @@ class Dump(Operation[Nothing], frozen=True):
     timeout: float
 
 
+class Check(Operation[Nothing], frozen=True):
+    """The tree has stood still since it was saved. An error where CRIU has ended: then it ran on."""
+
+    op = "check"
+
+
 class End(Operation[Nothing], frozen=True):
     """The tree ends. The answer comes when it has ended."""
 
