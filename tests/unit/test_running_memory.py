@@ -109,7 +109,7 @@ def dumped(root: int, folder: Path) -> Iterator[tuple[Place, bytes]]:
     class Refused(Exception):
         pass
 
-    def refuse() -> None:
+    def refuse(_ended: int) -> None:
         raise Refused
 
     with pytest.raises(Refused):

@@ -99,6 +99,9 @@ class Dumper(Helper):
             raise self._error
         self._image.happened.append("dumped")
 
+    def check(self) -> None:
+        self._image.happened.append("checked")
+
 
 def saved(image: Image, dumper: Dumper, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = saving(dumper)
@@ -118,7 +121,7 @@ def test_criu_saves_the_processes_while_device_memory_is_written(
 ) -> None:
     image = Image(0.3)
     saved(image, Dumper(image), tmp_path, monkeypatch)
-    assert image.happened == ["lent", "dumped", "held", "published"]
+    assert image.happened == ["lent", "dumped", "held", "published", "checked"]
 
 
 def test_where_criu_fails_nothing_waits_for_device_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

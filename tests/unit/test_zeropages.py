@@ -164,7 +164,7 @@ def test_criu_restores_what_is_left(tmp_path: Path) -> None:
     process = holder_of(tmp_path)
     pid = process.pid
     before = said(lines, tmp_path / "answers", 2)
-    saving.dump(CRIU, pid, tmp_path / "in", Wishes(), SECONDS, lambda: None)
+    saving.dump(CRIU, pid, tmp_path / "in", Wishes(), SECONDS, lambda _ended: None)
     process.wait()
     imaged(Store(tmp_path / "store"), "one", tmp_path / "in", sizes=chunk_sizes(tmp_path / "in", 1 << 18))
     bring("one", tmp_path / "out", Store(tmp_path / "store"))

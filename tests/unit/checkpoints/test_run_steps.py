@@ -228,11 +228,12 @@ def test_a_manifest_of_a_training_has_no_processes(run: Run) -> None:
     manifest = save(run, 1, [[bytes_of(1, 10)]])
     text = manifest.to_bytes().replace(b'"format": 3', b'"format": 2')
     compressed = manifest.to_bytes().replace(b'"format": 3', b'"format": 4')
-    for wrong in (text, compressed, manifest.to_bytes().replace(b'"world"', b'"w\\u0000"')):
+    of_a_round = manifest.to_bytes().replace(b'"format": 3', b'"format": 5')
+    for wrong in (text, compressed, of_a_round, manifest.to_bytes().replace(b'"world"', b'"w\\u0000"')):
         with pytest.raises(Damaged):
             Manifest.from_bytes(wrong, "it")
-    with pytest.raises(WrongImage, match="this gcr reads 1 to 4"):
-        Manifest.from_bytes(manifest.to_bytes().replace(b'"format": 3', b'"format": 5'), "it")
+    with pytest.raises(WrongImage, match="this gcr reads 1 to 5"):
+        Manifest.from_bytes(manifest.to_bytes().replace(b'"format": 3', b'"format": 6'), "it")
 
 
 @pytest.mark.parametrize("step", [-1, 10**12, True, "1", 1.0])

@@ -63,7 +63,7 @@ def test_what_is_no_obstacle_comes_back(
     """A job is stopped only into an image that brings it back."""
     held = hold(thing)
     pids = held.tree
-    saving.dump(FETCHED, held.pid, tmp_path, Wishes(), SECONDS, lambda: None)
+    saving.dump(FETCHED, held.pid, tmp_path, Wishes(), SECONDS, lambda _ended: None)
     os.waitpid(held.pid, 0)
     saving.restore(FETCHED, pids, tmp_path, Wishes(), SECONDS, lambda: None)
     assert tree(held.pid) == pids
