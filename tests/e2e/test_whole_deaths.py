@@ -139,7 +139,8 @@ def at_rest(machine: Machine) -> str:
         back = machine.ask("restore", "llm")
         if not back.code:
             return "running"
-        assert back.body["error"]["state"] == "exited", back.body  # its processes died with CRIU and its parent
+        error = back.body["error"]  # its processes died with CRIU and its parent, or its parent alone did, while parked
+        assert error["state"] == "exited" or " --image " in error["hint"], error
         state = until(lambda: rest() == "gone" and "gone", PATIENCE, "the job is forgotten")
     return state
 
