@@ -96,6 +96,9 @@ def test_a_note_goes_once_the_connections_of_the_living_were_let_go(
     locked.settle("a token")
     locked.note("../a token", [OWN, 4_194_305])
     assert notes(tmp_path) == ["job----a-token"]
+    locked.settle_all()  # for gcr recover: CRIU has yet to begin
+    assert (let_go, notes(tmp_path)) == ([], ["job----a-token"])
+    monkeypatch.setattr(locked, "_under_way", set())  # the daemon has died
     monkeypatch.setattr(locked, "tracer", lambda _pid: 1)
     locked.settle_all()  # CRIU is at work
     assert (let_go, notes(tmp_path)) == ([], ["job----a-token"])

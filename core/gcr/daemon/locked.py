@@ -8,6 +8,7 @@ dies meanwhile, its successor undoes what CRIU has left.
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -29,6 +30,8 @@ _OTHERS = re.compile(r"[^0-9A-Za-z]")
 _MOST = 44  # characters of a name
 POLL = 0.005
 UNTRACED_S = 10.0  # for CRIU to let the processes go
+_turn = threading.Lock()  # held while a note is written or settled
+_under_way = set[str]()  # names of the notes of dumps that this process has under way; held by _turn
 
 
 class Note(Struct, frozen=True):
@@ -41,12 +44,14 @@ class Note(Struct, frozen=True):
 def note(token: str, pids: Collection[int]) -> None:
     """Notes that these processes of a job are about to be saved. Raises OSError, UnsafeRuntime."""
     known = ((pid, start_time(pid)) for pid in pids)
-    found = Note(tuple((pid, began) for pid, began in known if began is not None), tuple(connections.tables()))
     path = _path_of(token)
     own_directory(path.parent)
     new = path.with_name(f".{path.name}")
-    new.write_bytes(encode(found))
-    new.rename(path)
+    with _turn:
+        _under_way.add(path.name)
+        found = Note(tuple((pid, began) for pid, began in known if began is not None), tuple(connections.tables()))
+        new.write_bytes(encode(found))
+        new.rename(path)
 
 
 def settle(token: str) -> None:
@@ -55,6 +60,12 @@ def settle(token: str) -> None:
     Does nothing without a note. The note stays where that could not be done: the next try may.
     """
     path = _path_of(token)
+    with _turn:
+        _under_way.discard(path.name)
+        _settle(path)
+
+
+def _settle(path: Path) -> None:
     try:
         known = decode(path.read_bytes(), type=Note)
     except FileNotFoundError:
@@ -71,11 +82,15 @@ def settle(token: str) -> None:
 
 
 def settle_all() -> None:
-    """Does so for every job of this daemon's and of the one before. Raises nothing."""
+    """Does so for every job of the daemon before, and where it failed. Raises nothing.
+
+    A dump that is under way is passed over: CRIU may be about to lock its connections.
+    """
     with suppress(OSError, GcrError):  # no folder
         for path in [*listed(_folder())]:
-            if not path.name.startswith("."):
-                settle(path.name.removeprefix("job-"))
+            with _turn:
+                if not path.name.startswith(".") and path.name not in _under_way:
+                    _settle(path)
 
 
 def _untraced(pids: Collection[int]) -> Collection[int]:
