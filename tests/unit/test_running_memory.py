@@ -1,9 +1,11 @@
 """Memory of processes that run is cut and read as CRIU's dump of the same processes, whatever they do meanwhile."""
 
 import errno
+import fcntl
 import logging
 import mmap
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -184,6 +186,20 @@ def test_a_window_that_is_gone_meanwhile_is_not_read(program: "subprocess.Popen[
     assert len(rest) == 2
     with memories(program.pid, WINDOW) as found:
         assert what == "unmaps" or [*found] == []
+
+
+def test_memory_is_read_by_a_process_with_many_descriptors(
+    program: "subprocess.Popen[str]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper has one for each segment of a job."""
+    opened, limits = os.pidfd_open, resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(os, "pidfd_open", lambda pid: fcntl.fcntl(opened(pid), fcntl.F_DUPFD_CLOEXEC, 1100))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    try:
+        with memories(program.pid, WINDOW) as found:
+            assert dict(chunks_of(next(found)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_window_with_a_page_that_is_swapped_out_is_left_out(

@@ -125,7 +125,9 @@ def memories(root: int, most: int) -> Iterator[Iterator[Memory]]:
 
 
 def _has_ended(pidfd: int) -> bool:
-    return bool(select.select([pidfd], [], [], 0)[0])
+    watched = select.poll()  # this process may have many descriptors: select() takes no number from 1024 on
+    watched.register(pidfd, select.POLLIN)
+    return bool(watched.poll(0))
 
 
 def _memories(processes: Sequence[_Process], most: int) -> Iterator[Memory]:
