@@ -41,7 +41,7 @@ class Saving(Struct):
 
     def check(self) -> None:
         """Returns if the tree has stood still since it was saved. Raises CriuUnusable where CRIU has ended since."""
-        if self._lost() or not self._thread.is_alive():
+        if not self._thread.is_alive() or self._lost():
             raise CriuUnusable("CRIU ended, and the processes ran on, before their image was there")
 
     def end(self) -> None:
