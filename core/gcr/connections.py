@@ -105,7 +105,7 @@ def _back(connection: Connection) -> Connection:
 
 
 def _sockets_of(pid: int) -> Iterator[socket.socket]:
-    """Yields descriptors of ours of the process's TCP sockets, the caller's. Raises OSError."""
+    """Yields a duplicate of each TCP socket of the process. The caller closes them. Raises OSError."""
     try:
         process, numbers = os.pidfd_open(pid), _socket_numbers(pid)
     except (ProcessLookupError, FileNotFoundError):  # it has ended
@@ -128,7 +128,7 @@ def _socket_numbers(pid: int) -> Sequence[int]:
 
 
 def _duplicated(process: int, number: int) -> socket.socket | None:
-    """Returns a descriptor of ours; None for one that is closed by now, and for a socket that is none of TCP."""
+    """Returns a duplicate of the process's TCP socket. None if the socket is closed by now, or not of TCP."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd = libc.syscall(_PIDFD_GETFD, process, number, 0)
     if fd < 0:

@@ -51,9 +51,9 @@ class Window(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """Memory with a name of its own within a tree of processes. `process`: whose private memory it is, and a pidfd.
+    """A part of the memory of a tree of processes, and its windows. `name`: no other part has it.
 
-    file: a descriptor of shared memory, else -1
+    process: pid and pidfd of the process that has it as private memory · file: a descriptor of shared memory, else -1
     """
 
     name: str
