@@ -8,6 +8,7 @@ _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _PROT_NONE = 0
 _MADV_POPULATE_READ = 22  # Linux 5.14
+_MADV_COLLAPSE = 25  # Linux 6.1
 POPULATED_AT_ONCE = 16 << 20  # bytes: 16 threads enter so many in some 15 ms each
 _NOTHING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
 _FAILED = ctypes.c_void_p(-1).value
@@ -41,6 +42,15 @@ def populate(address: int, size: int) -> None:
     """
     for offset in range(0, size, POPULATED_AT_ONCE):
         _madvise(address + offset, min(POPULATED_AT_ONCE, size - offset), _MADV_POPULATE_READ)
+
+
+def collapse(address: int, size: int) -> int:
+    """Has the kernel lay the mapped pages into huge ones, and make these for what lacks beside a page that is there.
+
+    Unlike other huge pages these need no setting and no privilege. Returns 0, or the number of the error: EAGAIN if
+    some of the pages were in use, else that there is no more to be had. Source: madvise(2), MADV_COLLAPSE.
+    """
+    return 0 if _madvise(address, size, _MADV_COLLAPSE) == 0 else ctypes.get_errno()
 
 
 def blank(address: int, size: int) -> None:

@@ -2,7 +2,8 @@
 
 A driver registers one piece of memory at a time. For a page that is not in the page tables it waits until the kernel
 enters it: 3.4 GB/s on an H200's machine, with any number of threads. So each thread fills its file and enters it into
-the page tables first. 16 threads do that at 20 GB/s, while the driver registers entered pages at 24 GB/s.
+the page tables first. 16 threads do that at 46 GB/s in huge pages, which the driver registers at 36 to 54 GB/s, and at
+20 and 24 GB/s in small ones. 12 threads of another process that maps this memory read it at 65 GB/s, and at 15 GB/s.
 """
 
 import logging
@@ -144,7 +145,7 @@ class Maker(Struct, frozen=True):
         return Segment(fd, address, size)
 
     def _fill_and_pin(self, segment: Segment) -> None:
-        fill(segment.fd, segment.size)
+        fill(segment.fd, segment.size, segment.address)
         self._pin(segment)
 
     def _pin(self, segment: Segment) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gcr.checkpoints.aside import Aside, Span
 from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoRoom, NotOurs, WrongVersion
-from gcr.memory.memfiles import fill, hold_still, promised_memfd
+from gcr.memory.memfiles import filled_memfd, hold_still
 from gcr.protocol.frames import error_payload
 from gcr.protocol.jsonbody import error_to_json
 from gcr.protocol.record import BadFrame
@@ -33,9 +33,8 @@ def welcome(version: str) -> bytes:
 @contextmanager
 def memory(begin: bytes) -> Iterator[int]:
     """Yields a segment's descriptor that keeps it still, as the daemon gives it."""
-    fd = promised_memfd(PAGE)
+    fd = filled_memfd(PAGE)
     try:
-        fill(fd, PAGE)
         os.pwrite(fd, begin, 0)
         held = hold_still(fd)
     finally:
