@@ -14,6 +14,8 @@ def lines(found: Mapping[str, Row]) -> Iterator[Line]:
             yield from _of(f"{size} GiB", row)
     if (ours := found.get("whole-8")) and (theirs := found.get("criu-8")):
         yield from _beside(ours, theirs)
+    if (ours := found.get("whole-context")) and (theirs := found.get("criu-8")):
+        yield from _pages_alone(ours, theirs["context"])
 
 
 def _of(size: str, row: Row) -> Iterator[Line]:
@@ -61,6 +63,16 @@ def _beside(ours: Row, theirs: Row) -> Iterator[Line]:
     yield _share(
         "host pages, in, of CRIU's with the context", cached["back"]["processes_s"]["made"], alone["answered_s"], 1
     )
+
+
+def _pages_alone(ours: Row, theirs: Row) -> Iterator[Line]:
+    """Compares the pages of the host and the context where there is hardly any device memory."""
+    first, cached = ours["generations"][0], next(each for each in ours["generations"] if each["way"] == "page cache")
+    out, back = theirs["page cache"]["synced_s"], theirs["page cache"]["answered_s"]
+    yield _share("context alone: host pages, out, durable", _pages(first["out"]["phases_s"]), out, 1)
+    yield _share("context alone: host pages, in, page cache", cached["back"]["processes_s"]["made"], back, 1)
+    yield _share("context alone: stop, durable", first["gone_s"], out, 1)
+    yield _share("context alone: restore to the first right answer, page cache", cached["answered_s"], back, 1)
 
 
 def _pages(out: Row) -> float:

@@ -1,9 +1,10 @@
 """Whole processes: a job that ends and comes back from its image, and the same by CRIU alone with its plugin for CUDA.
 
 `whole-8`, `whole-32`: gcr, a generation for each of WAYS, restored to the first right answer of the program.
-`criu-8`: CRIU and the driver's own checkpoint, of the program with hardly any device memory (the pages of the host and
-the context alone), and with 8 GiB. It needs GCR_BENCHMARK_CRIU, a folder with CRIU's `cuda_plugin.so` and NVIDIA's
-`cuda-checkpoint`; neither is part of gcr. The program speaks through a named pipe and a file.
+`whole-context`: the same of the program with hardly any device memory (the pages of the host and the context alone).
+`criu-8`: CRIU and the driver's own checkpoint, of the programs of `whole-context` and `whole-8`. It needs
+GCR_BENCHMARK_CRIU, a folder with CRIU's `cuda_plugin.so` and NVIDIA's `cuda-checkpoint`; neither is part of gcr. The
+program speaks through a named pipe and a file.
 """
 
 import os

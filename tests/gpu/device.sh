@@ -22,7 +22,7 @@
 # `python tests/gpu/compatibility.py OUT COMMIT` makes docs/compatibility.md of what they leave.
 # `cold10` restores ten minutes after its checkpoint: the first call begins it and leaves a process behind (in a session
 # of its own), later calls say how long is left, then bring the result. `soak` likewise: one training job, 1,000 swaps.
-# `whole-8`, `whole-32`, `whole-two` and `criu-8` need GCR_CRIU, a CRIU that works there (tools/fetch_criu.py brings one); `criu-8` also
+# `whole-8`, `whole-32`, `whole-context`, `whole-two` and `criu-8` need GCR_CRIU, a CRIU that works there (tools/fetch_criu.py brings one); `criu-8` also
 # GCR_BENCHMARK_CRIU, a folder with CRIU's cuda_plugin.so of the same version and NVIDIA's cuda-checkpoint.
 # `migrate` moves a job of GCR_MIGRATE_GIB (16) between two daemons through TCP; needs GCR_CRIU, and a wheel of
 # cryptography. Stores and arenas are in memory: 4 times that size.
