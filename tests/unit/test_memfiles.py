@@ -11,7 +11,7 @@ import pytest
 
 from gcr.memory import hostmap, memfiles
 from gcr.memory.addresses import HUGE_PAGE, round_up
-from gcr.memory.memfiles import HUGE_AT_ONCE, fill, makes_huge_pages, promised_memfd
+from gcr.memory.memfiles import HUGE_AT_ONCE, fill_huge, makes_huge_pages, promised_memfd
 
 SIZE = 2 * HUGE_AT_ONCE + HUGE_PAGE
 
@@ -44,7 +44,7 @@ def test_the_kernel_makes_huge_pages_where_it_can(mapped: tuple[int, int]) -> No
             "this kernel makes no huge pages of memory files now: it is older than 6.1, or its memory is in pieces"
         )
     fd, address = mapped
-    fill(fd, SIZE, address)
+    fill_huge(fd, SIZE, address)
     assert exists(fd)
     assert huge_bytes(address) > 0
 
@@ -60,7 +60,7 @@ def test_small_pages_take_the_place_of_huge_ones(
     calls = list[tuple[int, int]]()
     monkeypatch.setattr(hostmap, "collapse", lambda *at: calls.append(at) or refused)
     fd, address = mapped
-    fill(fd, SIZE, address)
+    fill_huge(fd, SIZE, address)
     assert exists(fd)
     assert (len(calls), huge_bytes(address)) == (asked, 0)
 
@@ -70,7 +70,7 @@ def test_a_kernel_that_is_slow_at_it_is_asked_once(mapped: tuple[int, int], monk
     monkeypatch.setattr(memfiles, "SLOWEST_S", 0.0)
     monkeypatch.setattr(hostmap, "collapse", lambda *at: calls.append(at) or 0)
     fd, address = mapped
-    fill(fd, SIZE, address)
+    fill_huge(fd, SIZE, address)
     assert exists(fd)
     assert calls == [(address, HUGE_AT_ONCE)]
 
@@ -94,14 +94,14 @@ def test_a_lack_of_memory_is_an_error_and_no_signal(
 ) -> None:
     monkeypatch.setattr(os, "posix_fallocate", failing_from(os.posix_fallocate, count))
     with pytest.raises(OSError, match="no memory"):
-        fill(mapped[0], SIZE, mapped[1])
+        fill_huge(mapped[0], SIZE, mapped[1])
 
 
 def test_bytes_that_are_there_stay(mapped: tuple[int, int]) -> None:
     """A segment is filled once; if a second process filled it as well, nothing of it may change."""
     fd, address = mapped
     os.pwrite(fd, b"kept" * 3, HUGE_PAGE - 6)
-    fill(fd, SIZE, address)
+    fill_huge(fd, SIZE, address)
     assert os.pread(fd, 12, HUGE_PAGE - 6) == b"kept" * 3
     assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
     assert set(os.pread(fd, mmap.PAGESIZE, SIZE - mmap.PAGESIZE)) == {0}

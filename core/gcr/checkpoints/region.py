@@ -35,7 +35,7 @@ class Region:
         """Returns a region with memory of its own, which is zero and may be written. Raises OSError."""
         found, size = cls(nbytes, holds=False), round_up(nbytes)
         found._map([size], [promised_memfd(size)], writable=True)
-        fill(found.fds[0], size, found.first)  # without room this is an error, and a later access is a signal
+        fill(found.fds[0], size)  # without room this is an error, and a later access is a signal
         return found
 
     def fill(self, sizes: Sequence[int], fds: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ from gcr.memory import hostmap
 from gcr.memory.addresses import HUGE_PAGE, Addresses
 from gcr.memory.hostmemory import free_huge_bytes
 from gcr.memory.layout import Segment
-from gcr.memory.memfiles import HUGETLB, checked_size, fill, promised_memfd
+from gcr.memory.memfiles import HUGETLB, checked_size, fill_huge, promised_memfd
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Maker(Struct, frozen=True):
         return Segment(fd, address, size)
 
     def _fill_and_pin(self, segment: Segment) -> None:
-        fill(segment.fd, segment.size, segment.address)
+        fill_huge(segment.fd, segment.size, segment.address)
         self._pin(segment)
 
     def _pin(self, segment: Segment) -> None:

@@ -72,7 +72,7 @@ def _filled(size: int, flags: int) -> int:
     fd = promised_memfd(size, flags)
     try:
         with _mapped(fd, size) as address:
-            fill(fd, size, address)
+            fill_huge(fd, size, address)
     except BaseException:
         os.close(fd)
         raise
@@ -103,8 +103,15 @@ def promised_memfd(size: int, flags: int = 0) -> int:
     return fd
 
 
-def fill(fd: int, size: int, address: int) -> None:
+def fill(fd: int, size: int) -> None:
+    """Makes the pages of a file exist. Raises OSError."""
+    os.posix_fallocate(fd, 0, size)
+
+
+def fill_huge(fd: int, size: int, address: int) -> None:
     """Makes the pages of a file exist, huge ones as far as the kernel makes them, and quickly. Raises OSError.
+
+    Other threads of the process that map memory wait meanwhile, some milliseconds each time.
 
     address: where the file is mapped, from its begin on; a multiple of a huge page
     """
@@ -113,7 +120,7 @@ def fill(fd: int, size: int, address: int) -> None:
         refused = _make_huge(fd, at, min(HUGE_AT_ONCE, size - at), address + at)
         if refused not in (0, errno.EAGAIN) or time.monotonic() - began > SLOWEST_S:
             break
-    os.posix_fallocate(fd, 0, size)
+    fill(fd, size)
 
 
 def _make_huge(fd: int, at: int, size: int, address: int) -> int:
