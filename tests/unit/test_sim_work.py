@@ -73,6 +73,30 @@ def test_a_fill_writes_every_value_of_its_rows_and_no_byte_beside_them(machine: 
     assert machine.run(program) == ["True True", "True"] * 3
 
 
+@pytest.mark.parametrize("offset", [0, 8, 4097, (2 << 20) - 1])
+def test_a_first_copy_is_all_there_and_nothing_beside_it(machine: Machine, offset: int) -> None:
+    """Some of the memory exists before, and one copy goes over two allocations that lie side by side."""
+    program = f"""
+        import random
+        use()
+        size, offset = 16 * MiB, {offset}
+        data = random.Random(offset).randbytes(9 * MiB + 77)
+        held = len(os.listdir('/proc/self/fd'))
+        for parts in (1, 2):
+            base = int(ck(cu.cuMemAddressReserve(size, 0, 0, 0)))
+            for part in range(parts):
+                mapped(create(size // parts), size // parts, at=base + part * (size // parts))
+            write(base + 5 * MiB, b'there before')
+            write(base + size - 1, b'!')
+            write(base + offset, data)
+            now = read(base, size)
+            say(now[offset:offset + len(data)] == data, set(now[:offset]), set(now[offset + len(data):-1]), now[-1:])
+        say(len(os.listdir('/proc/self/fd')) - held)
+    """
+    before = "set()" if offset == 0 else "{0}"
+    assert machine.run(program) == [f"True {before} {{0}} b'!'"] * 2 + ["0"]
+
+
 def test_one_changed_word_changes_the_digest(machine: Machine) -> None:
     program = """
         use()

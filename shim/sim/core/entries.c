@@ -280,6 +280,12 @@ sim_result sim_machine_export(const struct sim_entry* name, int* fd) {
     return SIM_OK;
 }
 
+int sim_machine_open_file(const struct sim_entry* name) {
+    char path[PATH_MAX];
+    entry_path(name, path);
+    return open(path, O_WRONLY | O_CLOEXEC);
+}
+
 static bool read_trailer(int fd, struct sim_trailer* trailer) {
     struct stat status, table;
     char path[PATH_MAX];

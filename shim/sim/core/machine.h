@@ -65,6 +65,8 @@ uint64_t sim_machine_unique_id(unsigned device);  // for vendors that know a dev
 sim_result sim_machine_create(unsigned device, uint64_t size, struct sim_entry* entry, void** view);
 // A descriptor that keeps the allocation alive wherever it travels.
 sim_result sim_machine_export(const struct sim_entry* entry, int* fd);
+// A descriptor to write to the allocation's file for a moment; -1: none. It does not hold the allocation.
+int sim_machine_open_file(const struct sim_entry* entry);
 // Somebody the table does not list may hold the allocation from now on: only its file can tell.
 void sim_machine_share(const struct sim_entry* entry);
 // Takes part in holding what `fd` names. The descriptor stays the caller's. SIM_INVALID_VALUE: not device memory.

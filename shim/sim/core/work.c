@@ -8,9 +8,10 @@
 #include <sys/mman.h>
 
 #include "context.h"
+#include "landing.h"
 
 enum { PAGES_BETWEEN_LOOKS = 16, POLL_NS = 200000, PATTERN_BYTES = 4096 /* a multiple of each unit */ };
-enum { MADE_AT_ONCE = 2 << 20 };
+enum { MADE_AT_ONCE = SIM_LANDING };
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; an older kernel refuses it, and faults make the memory
@@ -71,6 +72,7 @@ struct pace {
     unsigned pages;
     unsigned yield_at;
     bool to_device;
+    const struct sim_landing* landing;
 };
 
 static void keep_pace(struct pace* pace, size_t bytes) {
@@ -93,19 +95,27 @@ static void make_memory(char* memory, size_t size) {
 }
 
 static void copy_row(char* to, const char* from, size_t width, struct pace* pace) {
+    size_t landed = 0;  // bytes from the begin of the row on that are there already
     for (size_t done = 0; done < width;) {
         size_t part = width - done < SIM_PAGE ? width - done : SIM_PAGE;
-        if (pace->to_device && done % MADE_AT_ONCE == 0 && width - done >= MADE_AT_ONCE)
-            make_memory(to + done, MADE_AT_ONCE);
-        move_bytes(to + done, from + done, part);
+        if (pace->to_device && done % MADE_AT_ONCE == 0 && width - done >= MADE_AT_ONCE) {
+            if (sim_landing_copy(pace->landing, to + done, from + done, MADE_AT_ONCE))
+                landed = done + MADE_AT_ONCE;
+            else
+                make_memory(to + done, MADE_AT_ONCE);
+        }
+        if (done >= landed) move_bytes(to + done, from + done, part);
         done += part;
         keep_pace(pace, part);
     }
 }
 
-static void copy_rows(const struct region* self, const struct sim_view* to, const struct sim_view* from) {
-    struct pace pace = {
-        .started_ns = sim_now_ns(), .yield_at = PAGES_BETWEEN_LOOKS, .to_device = to->reservation != NULL};
+static void copy_rows(const struct region* self, const struct sim_view* to, const struct sim_view* from,
+                      const struct sim_landing* landing) {
+    struct pace pace = {.started_ns = sim_now_ns(),
+                        .yield_at = PAGES_BETWEEN_LOOKS,
+                        .to_device = to->reservation != NULL,
+                        .landing = landing};
     for (size_t row = 0; row < self->height; row++)
         copy_row((char*)to->memory + row * self->to.pitch, (const char*)from->memory + row * self->from.pitch,
                  self->width, &pace);
@@ -120,10 +130,11 @@ static pthread_mutex_t* engine_between(const struct sim_view* to, const struct s
     return to->reservation ? &engine_in : &engine_out;
 }
 
-static void copy_over_link(const struct region* self, const struct sim_view* to, const struct sim_view* from) {
+static void copy_over_link(const struct region* self, const struct sim_view* to, const struct sim_view* from,
+                           const struct sim_landing* landing) {
     pthread_mutex_t* engine = engine_between(to, from);
     if (engine) pthread_mutex_lock(engine);
-    copy_rows(self, to, from);
+    copy_rows(self, to, from, landing);
     if (engine) pthread_mutex_unlock(engine);
 }
 
@@ -137,9 +148,11 @@ static void run_copy(struct sim_operation* operation, struct sim_stream* stream)
     sim_lock();
     struct sim_view to = sim_view_take_locked(to_context, self->to.address, to_size, true);
     struct sim_view from = sim_view_take_locked(from_context, self->from.address, from_size, false);
+    struct sim_landing landing = sim_landing_take_locked(&to, self->to.address, to_size);
     sim_unlock();
     bool legal = to.memory && from.memory;
-    if (legal) copy_over_link(self, &to, &from);
+    if (legal) copy_over_link(self, &to, &from, &landing);
+    sim_landing_give_back(&landing);
     sim_lock();
     if (!legal) sim_context_fail(stream->context, SIM_ILLEGAL_ADDRESS);
     sim_view_give_back_locked(&to);
