@@ -70,7 +70,7 @@ def test_a_job_that_a_containers_runtime_had_was_stopped(folder):
     Journal(folder.journal).decide(replace(RECORD, image=KEPT, away="t"))
     former.settle()
     assert not former.left() and not folder.path.exists()
-    assert runs.again(made).end.said() == "stopped into an image"
+    assert runs.again(made).end.said() == "stopped into image warm"
 
 
 def test_ends_are_noted_for_jobs_of_that_boot_alone(folder):

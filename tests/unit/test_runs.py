@@ -17,6 +17,7 @@ from gcr.daemon.ended import note_job_end
 from gcr.daemon.jobs import Job
 from gcr.daemon.recall import recall_program
 from gcr.engine.node import World
+from gcr.errors import NoSuchJob
 from gcr.job import runs
 from gcr.job.runs import End, How, Run
 
@@ -93,6 +94,21 @@ def test_several_threads_may_write_a_record_at_once() -> None:
 def test_an_end_says_what_gcr_run_returned(returned: int, was: str | None, code: int, said: str) -> None:
     end = replace(End.of_code(returned), was=was)
     assert (end.code, end.said()) == (code, said)
+
+
+@pytest.mark.parametrize(
+    ("image", "said", "hint"),
+    [
+        ("night", "stopped into image night", "gcr restore --image night"),
+        (None, "stopped into an image", "gcr ps --all"),  # noted by an earlier version
+    ],
+)
+def test_a_stopped_job_names_its_image_and_the_way_back(image: str | None, said: str, hint: str) -> None:
+    runs.write(replace(run_of(), end=replace(End.of_code(-9), was=runs.STOPPED, image=image)))
+    with pytest.raises(NoSuchJob, match=said) as refused:
+        runs.refuse_ended("llm")
+    assert (refused.value.state, refused.value.hint) == ("stopped", hint)
+    assert runs.all_runs()[0].row()["image"] == image
 
 
 def test_a_job_runs_while_its_program_or_its_supervisor_does() -> None:

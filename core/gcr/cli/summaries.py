@@ -20,8 +20,15 @@ def of_restore(report: RestoreReport) -> str:
     return f"{report.job} runs again after {text.seconds(report.total_s)} ({amount}{cold}{where}{lost})"
 
 
-def of_checkpoint(report: CheckpointReport) -> str:
-    return "\n".join([_what_was_done(report), *_what_took_the_driver_long(report), *_what_became_of_the_image(report)])
+def of_checkpoint(report: CheckpointReport, store: str | None = None) -> str:
+    """Returns what was done, and how the job comes back. `store`: the one that was named, with the image."""
+    return "\n".join(
+        [
+            _what_was_done(report, _way_back(report, store)),
+            *_what_took_the_driver_long(report),
+            *_what_became_of_the_image(report),
+        ]
+    )
 
 
 def _what_became_of_the_image(report: CheckpointReport) -> Iterator[str]:
@@ -38,20 +45,26 @@ def _what_became_of_the_image(report: CheckpointReport) -> Iterator[str]:
         yield "  it alone has the bytes, for which the host had no room: keep it until the job is back"
 
 
-def _what_was_done(report: CheckpointReport) -> str:
+def _way_back(report: CheckpointReport, store: str | None) -> str:
+    if report.state != "stopped":
+        return f"Back with: gcr restore {report.job}"
+    return f"Back with: gcr restore --image {report.image}" + (f" --store {store}" if store else "")
+
+
+def _what_was_done(report: CheckpointReport, back: str) -> str:
     if report.resident_bytes:
         there = f"{units.size(report.resident_bytes)} stay on the device until another program needs the room"
         stopped = f" (stopped for {text.seconds(report.stop_s)})" if report.stop_s else ""
         more = (report.vram_after_bytes or 0) - report.resident_bytes
         beside = f", and {units.size(more)} that the driver keeps" if more else ""
-        return f"{report.job}: suspended{stopped}; {there}{beside}. Back with: gcr restore {report.job}"
+        return f"{report.job}: suspended{stopped}; {there}{beside}. {back}"
     if report.vram_free_s is None:
         return f"{report.job} runs on, stopped for {text.seconds(report.stop_s)}"
     stays = report.vram_after_bytes
     what = f"VRAM free, but for {units.size(stays)} that the driver keeps," if stays else "VRAM free"
     freed = f"{what} in {text.seconds(report.vram_free_s)} (stopped for {text.seconds(report.stop_s)})"
     by_itself = ", copied by its own agent" if report.strategy == "copyout" else ""
-    return f"{report.job}: {freed}{by_itself}. Back with: gcr restore {report.job}"
+    return f"{report.job}: {freed}{by_itself}. {back}"
 
 
 def _what_took_the_driver_long(report: CheckpointReport) -> Iterator[str]:

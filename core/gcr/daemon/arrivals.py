@@ -316,7 +316,7 @@ class Arrivals:
             self._jobs.history.note(job.owner, JobEnded(job=job.name, state=_was(job, job.was)))
         job.supervision.adopted.close()
         if not job.ends.told:
-            note_job_end(job.name, job.token, _was(job, job.was))
+            note_job_end(job.name, job.token, _was(job, job.was), job.ends.stopped_into)
 
     # ---- regularly --------------------------------------------------------------------------------------------
 

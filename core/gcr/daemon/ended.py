@@ -17,21 +17,24 @@ log = logging.getLogger("gcr.daemon")
 SUPERVISOR_S, LOOK_S = 5.0, 0.05  # a supervisor that is killed with its program may be the last to go
 
 
-def note_job_end(job: str, token: str, was: str) -> None:
-    """Writes down the end of a job, once its supervisor is gone. `was`: its state then. Raises nothing."""
-    if not _noted(job, token, was):
-        Thread(target=_note_soon, args=(job, token, was), name="gcr-ended", daemon=True).start()
+def note_job_end(job: str, token: str, was: str, image: str | None = None) -> None:
+    """Writes down the end of a job, once its supervisor is gone. Raises nothing.
+
+    was: its state then · image: the one that it was stopped into
+    """
+    if not _noted(job, token, was, image):
+        Thread(target=_note_soon, args=(job, token, was, image), name="gcr-ended", daemon=True).start()
 
 
-def _note_soon(job: str, token: str, was: str) -> None:
+def _note_soon(job: str, token: str, was: str, image: str | None) -> None:
     end = time.monotonic() + SUPERVISOR_S
-    while time.monotonic() < end and not _noted(job, token, was):
+    while time.monotonic() < end and not _noted(job, token, was, image):
         time.sleep(LOOK_S)
 
 
-def _noted(job: str, token: str, was: str) -> bool:
+def _noted(job: str, token: str, was: str, image: str | None) -> bool:
     try:
-        return note_end(job, identifier(token) if token else None, was)
+        return note_end(job, identifier(token) if token else None, was, image)
     except (OSError, GcrError) as error:
         log.warning("job %s: its end is not noted: %s", job, error)
         return True

@@ -42,7 +42,8 @@ def load_journal(node: Coordinator, recover: Callable[[Job], object]) -> None:
         take_in(job, record)
         if not job.processes:
             node.journal.forget(record.job)
-            note_job_end(record.job, "", STOPPED if record.away else State.SUSPENDED.value)
+            away = record.image.name if record.away and record.image else None
+            note_job_end(record.job, "", STOPPED if record.away else State.SUSPENDED.value, away)
             continue
         node.jobs.add(job)
         threading.Thread(target=_recall, args=(node, job), name="gcr-recall", daemon=True).start()

@@ -56,6 +56,7 @@ class End(Struct, frozen=True, kw_only=True):
     """The end of a job's program. `at`: seconds since the epoch.
 
     code: what `gcr run` returned, None if unknown · signal: the one that ended it · was: the job's state at that time
+    image: the one that it was stopped into
     """
 
     how: How
@@ -63,6 +64,7 @@ class End(Struct, frozen=True, kw_only=True):
     code: int | None = None
     signal: int | None = None
     was: str | None = None
+    image: str | None = None
 
     @classmethod
     def of_code(cls, returned: int) -> Self:
@@ -78,7 +80,7 @@ class End(Struct, frozen=True, kw_only=True):
     def said(self) -> str:
         """Returns text for people: `exit code 1`, `killed by SIGKILL while suspended`."""
         if self.was == STOPPED:
-            return "stopped into an image"
+            return f"stopped into image {self.image}" if self.image else "stopped into an image"
         if self.how == How.UNKNOWN:
             found = "exit code unknown"
         elif self.signal is not None:
@@ -123,6 +125,7 @@ class Run(Struct, frozen=True, kw_only=True):
             "exit_code": self.end.code,
             "signal": self.end.signal,
             "was": self.end.was,
+            "image": self.end.image,
             "started": units.moment(self.began),
             "ended": units.moment(self.end.at),
             "log": self.log,
@@ -212,11 +215,11 @@ def again(run: Run) -> Run:
     return _seen(_read(_path(run)) or run)
 
 
-def note_end(job: str, identity: str | None, was: str) -> bool:
+def note_end(job: str, identity: str | None, was: str, image: str | None = None) -> bool:
     """Notes the end of a job whose supervisor was killed before it could. Raises OSError, UnsafeRuntime.
 
     Returns False where the supervisor lives, and may write it itself. Without an `identity` the newest job of that name
-    is meant. What a supervisor wrote stands.
+    is meant. What a supervisor wrote stands. `image`: the one that the job was stopped into.
     """
     named = (run for run in _ours() if run.job == job and identity in (None, run.id))
     run = max(named, key=lambda run: run.began, default=None)
@@ -227,7 +230,7 @@ def note_end(job: str, identity: str | None, was: str) -> bool:
     run = _read(_path(run)) or run  # its supervisor may have written just before it ended
     end = run.end or End(how=How.UNKNOWN, at=time.time())
     if end.how == How.UNKNOWN and end.was is None:
-        write(replace(run, end=replace(end, was=was)))
+        write(replace(run, end=replace(end, was=was, image=image)))
     return True
 
 
@@ -246,11 +249,13 @@ def refuse_ended(target: str | int) -> None:
     found = (run for run in all_runs() if run.end and target in (run.job, run.pid))
     if (run := next(found, None)) and run.end:
         ago = units.age(time.time() - run.end.at)
-        raise NoSuchJob(f"{run.job} has ended {ago} ago: {run.end.said()}", state="exited", hint=_way_back(run))
+        raise NoSuchJob(f"{run.job} has ended {ago} ago: {run.end.said()}", state=run.end.state, hint=way_back(run))
 
 
-def _way_back(run: Run) -> str:
-    """Returns the next command: it restores a job that lost its supervisor while parked, or lists ended jobs."""
+def way_back(run: Run) -> str:
+    """Returns the next command: it restores a job from the image that has it, or lists ended jobs."""
+    if run.end and run.end.image:
+        return f"gcr restore --image {run.end.image}"
     place = left_by(run.job, run.id) if run.end and run.end.how == How.UNKNOWN else None
     return f"gcr restore --image {IMAGE} --store {place.store}" if place else "gcr ps --all"
 

@@ -165,7 +165,7 @@ class Supervisor:
         self.diary.end(self.child.returncode)  # first: the daemon may be gone, or silent
         answer = self._tell(Finished(code))
         if answer and answer.was:
-            self.diary.add(answer.was)
+            self.diary.add(answer.was, answer.image)
             self.image = answer.image
         self.link.close()
         self.escrow.close()

@@ -36,6 +36,13 @@ def test_checkpoint_says_how_long_it_took_and_how_to_come_back(gcr: Gcr, daemon:
     assert daemon.asked == [{"op": "checkpoint", "target": "llm"}]
 
 
+def test_a_stopped_job_comes_back_by_its_image(gcr: Gcr, daemon: FakeDaemon, tmp_path: Path) -> None:
+    daemon.answers["checkpoint"] = answering({**CHECKPOINT, "state": "stopped", "image": "night"})
+    stop = "checkpoint", "llm", "--image", "night", "--stop"
+    assert "Back with: gcr restore --image night\n" in gcr(*stop).out
+    assert f"Back with: gcr restore --image night --store {tmp_path}\n" in gcr(*stop, "--store", str(tmp_path)).out
+
+
 def test_what_stays_on_the_device_is_said(gcr: Gcr, daemon: FakeDaemon) -> None:
     daemon.answers["checkpoint"] = answering({**CHECKPOINT, "vram_after_bytes": 512 << 20})
     assert gcr("checkpoint", "llm").out.startswith("llm: VRAM free, but for 512.0 MiB that the driver keeps, in 0.71 s")

@@ -1,6 +1,7 @@
 """`gcr checkpoint`: take a job off its device."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import click
 from msgspec.structs import replace
@@ -129,6 +130,5 @@ def command(
         paranoid=paranoid,
         max_bytes_per_s=max_rate,
     )
-    return transfer(
-        [replace(request, target=each) for each in targets], options, CheckpointReport, summaries.of_checkpoint
-    )
+    summary = partial(summaries.of_checkpoint, store=store)
+    return transfer([replace(request, target=each) for each in targets], options, CheckpointReport, summary)
