@@ -263,7 +263,8 @@ class TwoNodes:
 
 
 def _into(words: Sequence[str], out: Path) -> str:
-    return f"exec {' '.join(words)} <{out.with_name('lines')} >>{out} 2>&1"
+    """Returns the program with its output in a file that both nodes have. Its errors are in the job's log."""
+    return f"exec {' '.join(words)} <{out.with_name('lines')} >>{out}"
 
 
 def _run(*words: str) -> None:

@@ -68,6 +68,8 @@ def test_a_job_moves_while_it_runs_and_prints_what_a_bare_run_prints(nodes: TwoN
     in_the_stop = moved.body["bytes_sent"] - sum(each["bytes_sent"] for each in rounds)
     assert in_the_stop < HOST_BYTES / 2, "host memory is there before the stop"
     runs_at(nodes, "b", out, *host)
+    (log,) = (nodes.b.folder / "state/gcr/jobs").glob("llm.*.log")
+    nodes.until(lambda: log.read_text() == "ended\n", "its log has what it printed here")
 
 
 def runs_at(nodes: TwoNodes, node: str, out: Path, *arguments: str) -> None:

@@ -83,6 +83,17 @@ def test_its_new_parent_returns_its_code_and_passes_signals_on(machine: Machine,
     until(lambda: machine.job("llm") is None or None, PATIENCE, "the job is forgotten")
 
 
+def test_the_output_of_a_detached_job_goes_to_a_parent_in_the_foreground(machine: Machine) -> None:
+    job = Filed(machine, first="while sleep 0.05 && echo said; do :; done &")
+    stop(machine, "night")
+    parent = machine.begin("restore", "--image", "night", "--store", str(store_of(machine)), "--attach")
+    assert parent.stdout
+    assert "said\n" in iter(parent.stdout.readline, "")
+    parent.terminate()
+    assert parent.wait(PATIENCE) == 128 + signal.SIGTERM
+    job.close()
+
+
 def test_it_comes_back_from_a_copy_of_an_encrypted_image_on_another_device(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     machine = Machine(tmp_path, devices=2)

@@ -69,6 +69,7 @@ def test_what_is_no_tree_is_damage(tmp_path: Path, text: bytes) -> None:
 def test_streams_are_pipes_and_the_log() -> None:
     assert tree.streams_of(TREE, None) == {"pipe:[5]": 1}
     assert tree.streams_of(TREE, "/log") == {"pipe:[5]": 1, "log": 1}
+    assert tree.streams_of(TREE, "/another/node/keeps/it/here/log") == {"pipe:[5]": 1, "log": 1}
 
 
 def test_files_that_changed_are_named_but_the_log_is_not_looked_at(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Its output depends on its own steps alone, so it is the same wherever it runs, a
 import hashlib
 import random
 import struct
+import sys
 
 from cuda_device import CudaDevice
 from dialogue import parser, perform
@@ -64,6 +65,7 @@ def main() -> None:
     )
     given = options.parse_args()
     perform(given, Moving(given.size, given.parts, given.host))
+    print("ended", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ class Reviving(Struct, frozen=True):
         asked(self.options, self.store, lambda store: bring(self.image, revival.folder, store, found.seal), look)
         self._mark("brought")
         log = runs.log_path(found.job, runs.identifier(revival.stopped.token))
-        revival.refuse_impossible(None if self.attach else str(log))
+        revival.refuse_impossible(str(log))
         self._mark("compared")
 
 

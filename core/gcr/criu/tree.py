@@ -117,9 +117,9 @@ def await_ids(saved: SavedTree) -> None:
 def streams_of(saved: SavedTree, log: str | None) -> Mapping[str, int]:
     """Returns the standard stream that takes the place of each file that is given again, by CRIU's keys.
 
-    log: a file that the tree wrote to, and that its new parent has opened anew.
+    log: the job's own, where its new parent keeps it, or would. Our output takes the place of that of the old parent.
     """
-    opened = {path.lstrip("/"): _OUTPUT for path in saved.written if path == log}
+    opened = {path.lstrip("/"): _OUTPUT for path in saved.written if _is(path, log)}
     return {**saved.streams, **opened}
 
 
@@ -131,7 +131,7 @@ def refuse_changed(saved: SavedTree, log: str | None) -> None:
     if _numbers(saved.kernel) > _numbers(here.release):
         text = f"the processes ran on Linux {saved.kernel}, and this machine has the older {here.release}"
         raise WrongImage(text, hint="restore them on the same kernel, or a newer one")
-    found = files.changed(file for file in saved.files if file.path != log)
+    found = files.changed(file for file in saved.files if not _is(file.path, log))
     if found:
         raise FilesChanged(_listed(found), hint="put them back as they were, and try again: the image is as it was")
 
@@ -161,6 +161,11 @@ def _described(wanted: Wanted, joins: bool) -> SavedTree:
         machine=here.machine,
         kernel=here.release,
     )
+
+
+def _is(path: str, log: str | None) -> bool:
+    """Returns whether a path is that of the job's log, by its name: another node may keep logs in another folder."""
+    return log is not None and Path(path).name == Path(log).name
 
 
 def _stream(each: External) -> int:

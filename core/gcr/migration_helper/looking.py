@@ -14,6 +14,7 @@ from gcr.errors import GcrError, UsageError
 from gcr.image.crypto.cipher import PLAIN
 from gcr.image.store.location import store_path
 from gcr.image.store.mark import Mark
+from gcr.job import runs
 from gcr.migration_helper.packing import packed, unpacked
 from gcr.plugins import load_backend
 from gcr.rendezvous.client import Client
@@ -50,9 +51,14 @@ def looked(step: Look) -> NodeFacts:
 
 
 def _files(step: Look) -> list[FileSeen]:
-    """Returns the files of the job's processes, without those of a simulated machine, which stand for devices."""
+    """Returns the files of the job's processes.
+
+    Left out are those of a simulated machine, which stand for devices, and the job's log: the target has its own.
+    """
     simulated = step.world.environment.get("GCR_SIM_STATE") if step.world.simulated else None
-    return [each for each in settled(step.pids) if not (simulated and each.path.startswith(f"{simulated}/"))]
+    logs = {run.log for run in runs.all_runs() if run.pid in step.pids}
+    found = [each for each in settled(step.pids) if each.path not in logs]
+    return [each for each in found if not (simulated and each.path.startswith(f"{simulated}/"))]
 
 
 def _lacks() -> tuple[str, ...]:

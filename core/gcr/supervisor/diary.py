@@ -35,19 +35,23 @@ class Diary(Struct):
     def _id(self) -> str:
         return runs.identifier(self.token)
 
+    def place(self, job: str) -> str:
+        """Returns the path of the job's log, where it is detached, or was before it came back in the foreground."""
+        return str(runs.log_path(job, self._id))
+
     def leave_terminal(self, job: str) -> None:
         """Makes this process, and the program it starts, read nothing and write to the job's log.
 
         Raises OSError, UnsafeRuntime: without a place for its output no program is detached.
         """
-        path = runs.log_path(job, self._id)
+        path = self.place(job)
         null = os.open(os.devnull, os.O_RDONLY)
         out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for number, source in ((0, null), (1, out), (2, out)):
             os.dup2(source, number)
         os.close(null)
         os.close(out)
-        self.log = str(path)
+        self.log = path
 
     def begin(self, job: str, command: Sequence[str], pid: int) -> None:
         """Writes the start of the program."""

@@ -114,7 +114,7 @@ class Supervisor:
 
     def _child(self) -> "Child":
         if self.spec.revival:
-            return self.spec.revival.bring_back(self.diary.log, self.link.tell)
+            return self.spec.revival.bring_back(self.diary.place(str(self.name)), self.link.tell)
         return subprocess.Popen(
             self.spec.argv,
             env=self.environment(),

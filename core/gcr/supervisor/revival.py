@@ -81,7 +81,7 @@ class Revival(Struct, frozen=True):
     def bring_back(self, log: str | None, tell: Callable[[Operation[Nothing]], object]) -> Returned:
         """Makes the processes again; `tell` tells the daemon before one of them runs. Raises NotRestored, PeerGone …
 
-        log: the file that our standard output is, if it is that of the job.
+        log: the job's own. Where the job wrote to it, our standard output takes its place.
         """
         size = sum(file.stat().st_size for file in self.folder.iterdir())
         streams, limit = tree.streams_of(self.saved, log), RESTORE_S + size / RESTORE_BYTES_PER_S
