@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,6 +102,7 @@ def test_an_end_says_what_gcr_run_returned(returned: int, was: str | None, code:
     [
         ("night", "stopped into image night", "gcr restore --image night"),
         (None, "stopped into an image", "gcr ps --all"),  # noted by an earlier version
+        ("migration-0123456789ab-2", "stopped to move to another node", "gcr ps --all"),
     ],
 )
 def test_a_stopped_job_names_its_image_and_the_way_back(image: str | None, said: str, hint: str) -> None:
@@ -109,6 +111,17 @@ def test_a_stopped_job_names_its_image_and_the_way_back(image: str | None, said:
         runs.refuse_ended("llm")
     assert (refused.value.state, refused.value.hint) == ("stopped", hint)
     assert runs.all_runs()[0].row()["image"] == image
+
+
+def test_an_end_that_its_supervisor_writes_just_now_is_awaited_and_not_that_of_an_older_job() -> None:
+    runs.write(replace(run_of(identity="older"), end=End.of_code(3)))
+    new = run_of(supervisor=os.getpid(), began=2.0)
+    runs.write(new)
+    writes = threading.Timer(0.1, runs.write, [replace(new, end=End.of_code(5))])
+    writes.start()
+    with pytest.raises(NoSuchJob, match="exit code 5"):
+        runs.refuse_ended("llm")
+    writes.join()
 
 
 def test_a_job_runs_while_its_program_or_its_supervisor_does() -> None:

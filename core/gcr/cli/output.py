@@ -1,8 +1,11 @@
 """Output on stdout and stderr: one JSON object, or text for people. Only this module shapes either."""
 
 import errno
+import fcntl
 import io
 import json
+import os
+import stat
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -22,6 +25,7 @@ _HEADLINES: tuple[tuple[type[GcrError], str], ...] = (
     (RolledBack, "failed and rolled back"),
     (Lost, "the program cannot continue"),
 )
+_ERRORS = 2  # the descriptor of stderr
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
@@ -103,8 +107,27 @@ def print_failure(error: GcrError, about: str = "") -> None:
 
 
 def say_stopped(job: str, image: str) -> None:
-    """Says where a job is that ended in the foreground, as it was stopped into an image."""
-    say(f"gcr: {job} was stopped into image {image}; back with: gcr restore --image {image}")
+    """Says where a job is that ended in the foreground, as it was stopped into an image.
+
+    Says nothing into a file that may be the program's output as well: a restore compares its size.
+    """
+    from gcr.job.roundimages import is_of_migration
+
+    if _grows_by_hand():
+        return
+    if is_of_migration(image):
+        say(f"gcr: {job} was stopped to move to another node: gcr ps")
+    else:
+        say(f"gcr: {job} was stopped into image {image}; back with: gcr restore --image {image}")
+
+
+def _grows_by_hand() -> bool:
+    """Returns whether stderr is a file that is not appended to. One that is may have grown at a restore."""
+    try:
+        is_file = stat.S_ISREG(os.fstat(_ERRORS).st_mode)
+        return is_file and not fcntl.fcntl(_ERRORS, fcntl.F_GETFL) & os.O_APPEND
+    except OSError:
+        return False
 
 
 def say(text: str) -> None:

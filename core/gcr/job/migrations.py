@@ -14,7 +14,6 @@ import fcntl
 import json
 import logging
 import os
-import re
 import shlex
 import socket
 from collections.abc import Iterator, Sequence
@@ -29,6 +28,7 @@ from msgspec.structs import replace
 from gcr.converting import convert
 from gcr.errors import NoRecord
 from gcr.job.mover import Fate, Mover
+from gcr.job.roundimages import migration_of
 from gcr.listing import listed
 from gcr.migrationerrors import GivenAway, MigrationUnderWay, NoSuchMigration
 from gcr.runtime import own_directory, state_dir
@@ -87,8 +87,6 @@ class Migration(Struct, frozen=True, kw_only=True):
         return self.stage in (Stage.COPYING, Stage.LEAVING, Stage.KEPT) and self.fate is Fate.GONE
 
 
-_DIGITS = 12  # of a migration's id, in names of images
-_IMAGE = re.compile(r"migration-([0-9a-f]{12})-[0-9]+\Z")
 BEFORE = {
     Stage.LEAVING: (Stage.COPYING, Stage.LEAVING),
     Stage.GIVEN: (Stage.LEAVING, Stage.GIVEN),
@@ -235,27 +233,17 @@ def refuse_to_return(job: str) -> None:
         raise given_away(found) if found.stage is Stage.GIVEN else under_way(found)
 
 
-def image_of(id: str, number: int) -> str:
-    """Returns the name of the image of a round, which says of which migration it is."""
-    return f"migration-{id[:_DIGITS]}-{number}"
-
-
-def is_of_migration(image: str) -> bool:
-    """Returns whether an image has such a name. A job that is stopped into one is on its way to another node."""
-    return bool(_IMAGE.match(image))
-
-
 def refuse_to_leave(job: str, image: str | None) -> None:
     """Raises NoSuchMigration where a job would be stopped into the image of a migration that is over.
 
     A coordinator may have been slow while another one settled its migration.
     """
-    found = _IMAGE.match(image or "")
-    if not found:
+    migration = migration_of(image or "")
+    if migration is None:
         return
     record = Migrations.here().of(job)
-    if record is None or not record.id.startswith(found[1]) or record.stage is not Stage.LEAVING:
-        raise NoSuchMigration(f"the migration {found[1]}… of job {job} is not under way any more", hint="gcr ps")
+    if record is None or not record.id.startswith(migration) or record.stage is not Stage.LEAVING:
+        raise NoSuchMigration(f"the migration {migration}… of job {job} is not under way any more", hint="gcr ps")
 
 
 def given_away(found: Migration) -> GivenAway:

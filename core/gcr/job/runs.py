@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from gcr import processes, units
 from gcr.errors import GcrError, NoSuchJob
+from gcr.job.roundimages import is_of_migration
 from gcr.listing import listed
 from gcr.parked import IMAGE, left_by
 from gcr.processes import ProcessIdentity
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 STOPPED = "stopped"  # the state of a job that an image has, processes and all
 KEEP_S = 30 * 86400.0  # seconds after which the record of an ended job goes, with its log
 WRITING_S = 3600.0  # for so long an unfinished record may have a writer that cannot be seen from here
+_ENDING_S, _LOOK_S = 2.0, 0.02  # a supervisor writes an end that can be seen within that time
 _PROBE_BYTES = 4096  # more than any file system keeps beside a name
 _ENDING = ".json"
 _UNFINISHED = re.compile(r"\.json\.([0-9]+)(-[0-9]+)?\Z")  # by the writer's pid
@@ -77,8 +79,14 @@ class End(Struct, frozen=True, kw_only=True):
     def state(self) -> str:
         return self.was if self.was in ("lost", STOPPED) else "exited"
 
+    @property
+    def moves(self) -> bool:
+        return self.image is not None and is_of_migration(self.image)
+
     def said(self) -> str:
         """Returns text for people: `exit code 1`, `killed by SIGKILL while suspended`."""
+        if self.moves:
+            return "stopped to move to another node"
         if self.was == STOPPED:
             return f"stopped into image {self.image}" if self.image else "stopped into an image"
         if self.how == How.UNKNOWN:
@@ -246,15 +254,19 @@ def all_runs() -> list[Run]:
 
 def refuse_ended(target: str | int) -> None:
     """Raises NoSuchJob that says how the job of this name or pid ended; for a target without a record nothing."""
-    found = (run for run in all_runs() if run.end and target in (run.job, run.pid))
-    if (run := next(found, None)) and run.end:
+    run = next((run for run in all_runs() if target in (run.job, run.pid)), None)
+    until = time.monotonic() + _ENDING_S
+    while run and not run.end and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        run = again(run)
+    if run and run.end:
         ago = units.age(time.time() - run.end.at)
         raise NoSuchJob(f"{run.job} has ended {ago} ago: {run.end.said()}", state=run.end.state, hint=way_back(run))
 
 
 def way_back(run: Run) -> str:
     """Returns the next command: it restores a job from the image that has it, or lists ended jobs."""
-    if run.end and run.end.image:
+    if run.end and run.end.image and not run.end.moves:
         return f"gcr restore --image {run.end.image}"
     place = left_by(run.job, run.id) if run.end and run.end.how == How.UNKNOWN else None
     return f"gcr restore --image {IMAGE} --store {place.store}" if place else "gcr ps --all"

@@ -35,8 +35,8 @@ from gcr.api.migrations import (
 from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.errors import GcrError, RolledBack
-from gcr.job.migrations import image_of
 from gcr.job.mover import Mover
+from gcr.job.roundimages import image_of
 from gcr.migration.admission import admit
 from gcr.migration.filling import Filler
 from gcr.migration.holding import Holding

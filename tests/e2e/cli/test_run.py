@@ -3,6 +3,8 @@
 import errno
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from gcr.errors import NameTaken, NoRoom, NoSuchJob, UsageError
 from gcr.native import sim_dir
 from gcr.supervisor import JobSpec, Outcome
 
+from .conftest import DEADLINE
 from .fake_daemon import CHECKPOINT, RESTORE, FakeDaemon, answering, raising
 
 
@@ -34,6 +37,15 @@ def specs(monkeypatch: pytest.MonkeyPatch) -> list[JobSpec]:
 
     monkeypatch.setattr(supervisor, "run", run)
     return asked
+
+
+@pytest.mark.parametrize(("mode", "told"), [("w", False), ("a", True)])
+def test_nothing_is_said_into_a_file_that_a_restore_compares(tmp_path: Path, mode: str, told: bool) -> None:
+    words = "from gcr.cli.output import say_stopped; say_stopped('llm', 'night')"
+    with (tmp_path / "errors").open(mode) as errors:
+        subprocess.run([sys.executable, "-c", words], stderr=errors, check=True, timeout=DEADLINE)
+    said = "gcr: llm was stopped into image night; back with: gcr restore --image night\n"
+    assert (tmp_path / "errors").read_text() == (said if told else "")
 
 
 def test_run_hands_over_what_was_asked_and_returns_the_programs_code(specs: list[JobSpec]) -> None:

@@ -11,11 +11,11 @@ from gcr.job.migrations import (
     Migration,
     Migrations,
     Stage,
-    image_of,
     refuse_to_leave,
     refuse_to_return,
     refuse_to_run,
 )
+from gcr.job.roundimages import image_of
 from gcr.migrationerrors import GivenAway, MigrationUnderWay, NoSuchMigration
 
 ID, OTHER = "a" * 32, "b" * 32

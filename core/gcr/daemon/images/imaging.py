@@ -32,7 +32,7 @@ from gcr.engine.tidying import quietly
 from gcr.errors import GcrError, Interrupted, PeerGone, typed
 from gcr.image.files.manifest import Manifest
 from gcr.imageerrors import HashMissed, ImageFailed, NoSuchImage, NotDurable
-from gcr.job.migrations import is_of_migration
+from gcr.job.roundimages import is_of_migration
 from gcr.job.states import State
 from gcr.parked import place_of as place_of_parked
 from gcr.peers.image import ImagePeer
