@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     )
     from gcr.library.calls import attach, images, jobs, restore, run, swap
     from gcr.library.job import Job
-    from gcr.losterrors import NotLost, ProcessLost
+    from gcr.losterrors import DaemonDied, NotLost, ProcessLost
     from gcr.migrationerrors import (
         CannotMigrate,
         GivenAway,
@@ -127,6 +127,7 @@ __all__ = [
     "CutIncomplete",
     "CutTaken",
     "CutUnsettled",
+    "DaemonDied",
     "DaemonUnavailable",
     "Damaged",
     "DeadlinePassed",

@@ -1,6 +1,14 @@
-"""Errors about a job of which the driver gives some processes back, and others not."""
+"""Errors about a job of which the driver gives some processes back and others not, or that its daemon has left."""
 
-from gcr.errors import Lost, Refused
+from gcr.errors import Lost, PeerGone, Refused
+
+
+class DaemonDied(PeerGone):
+    """The daemon died in the middle. Another one has brought the job to rest, and the message says where it stands:
+    `gcr restore` brings a suspended one back.
+    """
+
+    code = "daemon_died"
 
 
 class NotLost(Refused):

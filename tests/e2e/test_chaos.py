@@ -24,6 +24,7 @@ BACK = 60.0  # seconds to the last restore
 EXPECTED = {
     "wrong_state",
     "peer_gone",
+    "daemon_died",
     "rolled_back",
     "deadline_passed",
     "no_context",

@@ -117,11 +117,17 @@ def test_an_end_that_its_supervisor_writes_just_now_is_awaited_and_not_that_of_a
     runs.write(replace(run_of(identity="older"), end=End.of_code(3)))
     new = run_of(supervisor=os.getpid(), began=2.0)
     runs.write(new)
-    writes = threading.Timer(0.1, runs.write, [replace(new, end=End.of_code(5))])
-    writes.start()
-    with pytest.raises(NoSuchJob, match="exit code 5"):
+    killed = End.of_code(-9)
+    writes = [
+        threading.Timer(at, runs.write, [replace(new, end=end)])
+        for at, end in [(0.1, killed), (0.3, replace(killed, was=runs.STOPPED, image="night"))]
+    ]
+    for each in writes:
+        each.start()
+    with pytest.raises(NoSuchJob, match="stopped into image night"):
         runs.refuse_ended("llm")
-    writes.join()
+    for each in writes:
+        each.join()
 
 
 def test_a_job_runs_while_its_program_or_its_supervisor_does() -> None:

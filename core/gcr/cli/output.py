@@ -13,6 +13,7 @@ from types import MappingProxyType
 import click
 
 from gcr.errors import EndUnknown, GcrError, Lost, NoRecord, Refused, RolledBack, StillRuns
+from gcr.losterrors import DaemonDied
 from gcr.protocol.jsonbody import error_to_json
 
 SCHEMA = 1
@@ -21,6 +22,7 @@ _HEADLINES: tuple[tuple[type[GcrError], str], ...] = (
     (StillRuns, ""),  # these asked for nothing to be done
     (EndUnknown, ""),
     (NoRecord, ""),
+    (DaemonDied, ""),  # the next daemon may have left the job suspended
     (Refused, "refused, nothing was touched"),
     (RolledBack, "failed and rolled back"),
     (Lost, "the program cannot continue"),

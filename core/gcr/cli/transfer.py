@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from gcr.api.answers import Answer
 from gcr.api.reports import Report
-from gcr.api.requests import ImageRequest, Target, TransferRequest
+from gcr.api.requests import ImageRequest, TransferRequest
 from gcr.cli.options import Options
-from gcr.cli.output import print_failure, print_json, print_text, say, success
+from gcr.cli.output import print_failure, print_json, print_text, success
 from gcr.cli.progress import progress_view
-from gcr.errors import GcrError, Interrupted
+from gcr.cli.standing import Left, daemon_died, interrupted
+from gcr.errors import GcrError, Interrupted, PeerGone
 from gcr.protocol.jsonbody import error_to_json
-from gcr.rendezvous.client import GRACE, Client, settle
+from gcr.rendezvous.client import GRACE, Client
 
 NO_TIMEOUT = 86400.0  # the daemon's own deadlines end a command long before; a wait without any would be a hang
 
@@ -82,6 +83,8 @@ def _carried_out(request: ImageRequest, options: Options, kind: type[Told]) -> T
         report = ask(request, kind, options)
     except KeyboardInterrupt:
         raise interrupted([request.target], request.image) from None
+    except Left:
+        raise daemon_died([request.target]) from None
     log.info("%s: %s", request.op, _phases(report))
     return report.timed(time.monotonic() - began)
 
@@ -93,10 +96,13 @@ def _phases(report: Report) -> str:
 
 
 def ask(request: TransferRequest, kind: type[A], options: Options) -> A:
-    """Returns the daemon's answer, which is a `kind`, and shows progress meanwhile."""
+    """Returns the daemon's answer, a `kind`, and shows progress meanwhile. Raises as `Client.ask`, and Left."""
     wait = NO_TIMEOUT if request.timeout is None else request.timeout + GRACE
     with _sealed(request, options) as (asked, key), Client.connect() as client, progress_view(options.json) as progress:
-        return client.ask(asked, kind, key, timeout=wait, on_event=progress.update)
+        try:
+            return client.ask(asked, kind, key, timeout=wait, on_event=progress.update)
+        except PeerGone as error:
+            raise (Left if client.is_closed else error) from None
 
 
 @contextmanager
@@ -107,20 +113,3 @@ def _sealed(request: TransferRequest, options: Options) -> Iterator[tuple[Transf
         return
     with options.key().lent() as key:
         yield replace(request, encrypted=bool(key)), key
-
-
-def interrupted(targets: Sequence[Target], image: str | None = None) -> Interrupted:
-    """Closing the connection told the daemon to stop; it may have decided already, so say where the jobs stand."""
-    say("gcr: interrupted, waiting for the rollback")
-    stand = [(target, settle(target)) for target in targets]
-    states = " and ".join(f"{target} is {job.state if job else 'in an unknown state'}" for target, job in stand)
-    job = stand[0][1]
-    if job is None:
-        return Interrupted(f"interrupted; {states}")
-    became = _BECAME.get(job.image.state) if job.image and job.image.name == image else None
-    text = f"; image {image} {became}" if became else ""
-    hint = "gcr ps" if became else ""
-    return Interrupted(f"interrupted; {states}{text}", state=job.state, hint=hint)
-
-
-_BECAME = {"writing": "is still being written", "durable": "is durable", "failed": "was not written"}

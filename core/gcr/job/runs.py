@@ -158,6 +158,11 @@ class Run(Struct, frozen=True, kw_only=True):
         """Returns True if its end is known, or could be seen from here."""
         return self.end is not None or self.boot != boot_id() or self.space == pid_space()
 
+    @property
+    def is_told(self) -> bool:
+        """Returns True if its end is written down, with what the daemon knows of it, or no supervisor will do so."""
+        return bool(self.end and self.end.was) or not self.supervised
+
     def _lives(self, pid: int, start: int) -> bool:
         return self.boot == boot_id() and processes.alive(ProcessIdentity(pid, start))
 
@@ -256,7 +261,7 @@ def refuse_ended(target: str | int) -> None:
     """Raises NoSuchJob that says how the job of this name or pid ended; for a target without a record nothing."""
     run = next((run for run in all_runs() if target in (run.job, run.pid)), None)
     until = time.monotonic() + _ENDING_S
-    while run and not run.end and time.monotonic() < until:
+    while run and not run.is_told and time.monotonic() < until:
         time.sleep(_LOOK_S)
         run = again(run)
     if run and run.end:

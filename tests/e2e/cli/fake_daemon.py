@@ -136,6 +136,11 @@ class FakeDaemon:
             channel.close()
             assert channel.closed.wait(5)
 
+    def die(self) -> None:
+        """Drops every connection, as a daemon does that is killed. The next one has its place at once."""
+        for channel in self._channels:
+            channel.close()
+
     def _accept(self) -> None:
         while True:
             try:

@@ -240,6 +240,22 @@ def test_ctrl_c_hangs_up_waits_for_the_rollback_and_exits_130(daemon: FakeDaemon
         assert err.splitlines()[-1] == "gcr: interrupted; llm is running"
 
 
+@pytest.mark.parametrize(("state", "hint"), [("running", "gcr ps, then again"), ("data_suspended", "gcr restore llm")])
+@pytest.mark.parametrize("words", [("checkpoint", "llm"), ("restore", "llm"), ("swap", "llm", "llm")])
+def test_a_command_left_by_its_daemon_says_where_the_job_stands(
+    gcr: Gcr, daemon: FakeDaemon, words: tuple[str, ...], state: str, hint: str
+) -> None:
+    def dies(_body: dict[str, Any], _request: Request) -> Mapping[str, Any]:
+        daemon.die()
+        return {}
+
+    daemon.answers.update({words[0]: dies, "ps": answering({"jobs": [{**JOBS[0], "state": state}]})})
+    error = gcr("--json", *words).json["error"]
+    assert (error["code"], error["exit"], error["state"], error["hint"]) == ("daemon_died", 4, state, hint)
+    assert error["message"].startswith(f"the daemon died in the middle; llm is {state}")
+    assert "rolled back" not in gcr(*words).err
+
+
 @pytest.mark.parametrize(("answer", "code"), [(_progressing, 0), (raising(NoSuchJob("no job 'llm'")), 3)])
 def test_a_stderr_that_cannot_be_written_stops_nothing(daemon: FakeDaemon, answer: Answer, code: int) -> None:
     """Progress goes there; and a command that ended in the middle would have its checkpoint taken back."""

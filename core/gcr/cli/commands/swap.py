@@ -10,7 +10,8 @@ from gcr.cli import completing, summaries
 from gcr.cli.commands.restore import parse_moves
 from gcr.cli.options import Options, Target, common_options, examples, parse_target
 from gcr.cli.output import print_json, print_text, success
-from gcr.cli.transfer import ask, interrupted
+from gcr.cli.standing import Left, daemon_died, interrupted
+from gcr.cli.transfer import ask
 
 
 @click.command("swap", epilog=examples("gcr swap llm train", "gcr swap llm train --timeout 60"))
@@ -42,6 +43,8 @@ def command(options: Options, out: Target, back: Target, data_only: bool, device
         done = ask(request, SwapReport, options).timed(time.monotonic() - began)
     except KeyboardInterrupt:
         raise interrupted([out, back]) from None
+    except Left:
+        raise daemon_died([out, back]) from None
     if options.json:
         print_json(success("swap", done.to_json()))
         return
