@@ -72,7 +72,10 @@ def test_a_change_is_found(held: Finding, tmp_path: Path, name: str, text: str |
     found = held()
     path = tmp_path / name
     path.unlink() if text is None else path.write_text(text)
-    assert changed(found) == ([Change(str(path), what)] if what else [])
+    told = changed(found)
+    assert told == ([Change(str(path), what, len(TEXT))] if what else [])
+    if what in (What.LARGER, What.SMALLER):
+        assert str(told[0]).endswith(f"r than at the dump, when it had {len(TEXT):,} bytes")
 
 
 @pytest.mark.parametrize("at", [0, PIECE - 1, PIECE, 2 * PIECE])
@@ -94,7 +97,7 @@ def test_a_name_of_before_is_compared_still(tmp_path: Path) -> None:
     note = FileSeen(str(path), len(TEXT), content, grows=False)
     assert changed([note]) == []
     path.write_text(TEXT[::-1])
-    assert changed([note]) == [Change(str(path), What.OTHER)]
+    assert changed([note]) == [Change(str(path), What.OTHER, note.size)]
 
 
 def test_notes_are_kept_as_json(held: Finding) -> None:

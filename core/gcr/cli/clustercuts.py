@@ -16,6 +16,7 @@ from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.cli.clusternodes import address_option, asked
 from gcr.cli.options import Options, common_options, examples, parse_job, parse_name
 from gcr.cli.output import failure, print_failure, print_json, print_text, success
+from gcr.cli.text import plural
 from gcr.cluster import plugins
 from gcr.cluster.calls import Over, Result
 from gcr.cluster.nodes import CarriedLink, Link, SocketLink
@@ -265,7 +266,7 @@ def _summary(report: ClusterReport) -> str:
     where = places.pop() if len(places) == 1 else "settled"
     by = f" by cut {report.cut}" if report.cut and where == "suspended" else ""
     by += f", image {report.image}" if report.image else ""
-    return f"{report.job} · {where} on {len(report.nodes)} nodes{by}, after {report.wall_s:.2f} s"
+    return f"{report.job} · {where} on {plural(len(report.nodes), 'node')}{by}, after {report.wall_s:.2f} s"
 
 
 def _line(node: NodeReport) -> str:

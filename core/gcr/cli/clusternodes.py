@@ -74,7 +74,7 @@ def down(options: Options, address: str | None) -> None:
     if options.json:
         print_json(success("cluster down", {"nodes": ended}))
     else:
-        print_text(f"gcr's actors have ended on {ended} nodes")
+        print_text(f"gcr's actors have ended on {text.plural(ended, 'node')}")
 
 
 def alike(found: Sequence[Node], options: Options) -> Mapping[str, NodeFacts]:

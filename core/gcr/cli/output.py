@@ -13,6 +13,7 @@ from types import MappingProxyType
 import click
 
 from gcr.errors import EndUnknown, GcrError, Lost, NoRecord, Refused, RolledBack, StillRuns
+from gcr.imageerrors import ImageFailed
 from gcr.losterrors import DaemonDied
 from gcr.protocol.jsonbody import error_to_json
 
@@ -99,6 +100,8 @@ def print_failure(error: GcrError, about: str = "") -> None:
     `about`: a job, where the command is about several.
     """
     headline = next((text for kind, text in _HEADLINES if isinstance(error, kind)), "")
+    if isinstance(error, ImageFailed) and error.state == "running":
+        headline = "failed and rolled back"
     lines = [error.message, *getattr(error, "__notes__", [])]
     if error.hint:
         lines.append(f"try: {error.hint}")

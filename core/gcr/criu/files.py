@@ -63,21 +63,22 @@ class What(Enum):
 
 _TEXTS = {
     What.GONE: "it is gone",
-    What.SMALLER: "it is smaller than at the dump",
-    What.LARGER: "it is larger than at the dump",
+    What.SMALLER: "it is smaller than at the dump, when it had {size:,} bytes",
+    What.LARGER: "it is larger than at the dump, when it had {size:,} bytes",
     What.OTHER: "it has other content than at the dump",
     What.UNREADABLE: "it cannot be read, so it cannot be compared with the one at the dump",
 }
 
 
 class Change(Struct, frozen=True):
-    """A file that is not as it was seen."""
+    """A file that is not as it was seen. `size`: its bytes then."""
 
     path: str
     what: What
+    size: int
 
     def __str__(self) -> str:
-        return f"{self.path}: {_TEXTS[self.what]}"
+        return f"{self.path}: {_TEXTS[self.what].format(size=self.size)}"
 
 
 def seen(pids: Sequence[int]) -> list[FileSeen]:
@@ -110,7 +111,7 @@ def changed(files: Iterable[FileSeen]) -> list[Change]:
     for file, name in zip(read, contents, strict=True):
         if what := _by_content(file, name):
             found[file.path] = what
-    return [Change(file.path, found[file.path]) for file in asked if file.path in found]
+    return [Change(file.path, found[file.path], file.size) for file in asked if file.path in found]
 
 
 def _is_named(file: Opened | Mapped, systems: Mapping[str, str]) -> bool:

@@ -13,6 +13,7 @@ from gcr.criu.messages import RequestType
 from gcr.errors import CriuUnusable
 
 OLDEST = (4, 1)  # the first that reads the vDSO of Linux 6.13 and later
+_INSTALL = "install CRIU 4.1 or newer, or set `criu` to its path; a daemon reads it when it starts: gcr daemon stop"
 SECONDS = 20.0  # `check` looks at every feature of the kernel
 _QUIET = 1  # log level: errors
 
@@ -37,9 +38,7 @@ def find() -> Path:
     chosen = load().criu
     found = shutil.which(chosen or "criu")
     if found is None:
-        raise CriuUnusable(
-            f"no program {chosen or 'criu'}", hint="install CRIU 4.1 or newer, or set `criu` to its path"
-        )
+        raise CriuUnusable(f"no program {chosen or 'criu'}", hint=_INSTALL)
     return Path(found)
 
 
@@ -50,7 +49,7 @@ def look(program: Path | None = None) -> Criu:
         version = _version(asked)
     if version < OLDEST:
         text = f"{program} is of version {'.'.join(map(str, version))}"
-        raise CriuUnusable(text, hint="install CRIU 4.1 or newer, or set `criu` to its path")
+        raise CriuUnusable(text, hint=_INSTALL)
     with conversation(program) as asked:
         features = asked.ask(
             RequestType.FEATURE_CHECK, SECONDS, features={"mem_track": True, "lazy_pages": True}

@@ -26,6 +26,7 @@ from gcr.imageerrors import Damaged, FilesChanged, WrongImage
 log = logging.getLogger("gcr.criu")
 
 NOTE = "tree.json"
+_AS_THEY_WERE = "put them back as they were (truncate -s BYTES FILE), and try again: the image is as it was"
 _NONE = Options()
 _INPUT, _OUTPUT, _ERRORS = range(3)
 _TOLD = 3  # of several changes or obstacles, in one message
@@ -133,7 +134,7 @@ def refuse_changed(saved: SavedTree, log: str | None) -> None:
         raise WrongImage(text, hint="restore them on the same kernel, or a newer one")
     found = files.changed(file for file in saved.files if not _is(file.path, log))
     if found:
-        raise FilesChanged(_listed(found), hint="put them back as they were, and try again: the image is as it was")
+        raise FilesChanged(_listed(found), hint=_AS_THEY_WERE)
 
 
 def _wishes(joins: bool, allow: Collection[str], plugins: Sequence[Path]) -> Wishes:

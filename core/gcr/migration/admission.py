@@ -42,7 +42,8 @@ def _refuse_different(facts: JobFacts, source: NodeFacts, target: NodeFacts) -> 
     for what, here in source.kind.items():
         there = target.kind.get(what, "unknown")
         if here != there:
-            raise CannotMigrate(f"the {what} is {here} at the source and {there} at the target", hint="docs/migrate.md")
+            text = f"the {what} is {here} at the source and {there} at the target"
+            raise CannotMigrate(text, hint="docs/migrate.md#what-it-needs")
     for name, here in source.drivers.items():
         there = target.drivers.get(name, "missing")
         if here != there:

@@ -24,6 +24,7 @@ from gcr.errors import (
     UnsupportedState,
     WrongState,
 )
+from gcr.imageerrors import ImageFailed
 from gcr.protocol.channel import Request
 
 from .conftest import DEADLINE, Gcr, gcr_command
@@ -41,6 +42,15 @@ def test_a_stopped_job_comes_back_by_its_image(gcr: Gcr, daemon: FakeDaemon, tmp
     stop = "checkpoint", "llm", "--image", "night", "--stop"
     assert "Back with: gcr restore --image night\n" in gcr(*stop).out
     assert f"Back with: gcr restore --image night --store {tmp_path}\n" in gcr(*stop, "--store", str(tmp_path)).out
+
+
+@pytest.mark.parametrize(("state", "rolled_back"), [("running", True), ("suspended", False)])
+def test_an_image_that_was_not_written_says_whether_the_job_runs_on(
+    gcr: Gcr, daemon: FakeDaemon, state: str, rolled_back: bool
+) -> None:
+    daemon.answers["checkpoint"] = raising(ImageFailed("image night was not written: no room", state=state))
+    headline = "gcr: failed and rolled back\n  " if rolled_back else "gcr: "
+    assert f"{headline}image night was not written: no room" in gcr("checkpoint", "llm", "--image", "night").err
 
 
 def test_what_stays_on_the_device_is_said(gcr: Gcr, daemon: FakeDaemon) -> None:

@@ -147,7 +147,8 @@ def _shown(options: Options, result: Result, took: float) -> int:
     else:
         if result.error:
             print_failure(result.error)
-        print_text("\n".join(_lines(report)))
+        if not isinstance(result.error, NoSuchJob):
+            print_text("\n".join(_lines(report)))
     return result.error.exit if result.error else 0
 
 

@@ -24,7 +24,8 @@ def of_descriptors(facts: Facts, options: Options) -> Iterator[Obstacle]:
         if kind := _kind(file, facts.pids):
             yield Obstacle(file.pid, kind, _described(file, kind))
     if not options.file_locks:
-        yield from (Obstacle(file.pid, Kind.FILE_LOCK, file.name) for file in facts.opened if file.note("lock"))
+        locked = (file for file in facts.opened if file.note("lock"))
+        yield from (Obstacle(file.pid, Kind.FILE_LOCK, f"{file.name}, a lock on it") for file in locked)
     yield from _of_unmounted(facts)
 
 

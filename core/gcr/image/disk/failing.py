@@ -20,7 +20,8 @@ def usable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "no error code")
-        raise StoreUnusable(f"the store {path} cannot be used: {error} ({name})") from error
+        hint = "make room on its disk, or name another store" if error.errno in FULL else ""
+        raise StoreUnusable(f"the store {path} cannot be used: {error} ({name})", hint=hint) from error
 
 
 @contextmanager
