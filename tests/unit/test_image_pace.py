@@ -346,7 +346,9 @@ def test_a_failure_of_any_stage_is_the_last_of_all(failing: int) -> None:
 
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         with pytest.raises(KeyError):
-            all_of(iter(range(6 * AHEAD)), (one, partial(work, 0)), (other, partial(work, 1)))
+            all_of(
+                iter(range(6 * AHEAD)), partial(one.submit, partial(work, 0)), partial(other.submit, partial(work, 1))
+            )
         assert under_way == [0]
         over = [*begun]
         assert 2 * AHEAD < begun[failing] < 5 * AHEAD
@@ -366,7 +368,7 @@ def test_each_goes_through_both_stages_and_between_them_in_order() -> None:
         return 2 * number
 
     with ThreadPoolExecutor(3) as one, ThreadPoolExecutor(2) as other:
-        all_of(iter(range(3 * AHEAD)), (one, first), (other, found.append), in_order)
+        all_of(iter(range(3 * AHEAD)), partial(one.submit, first), partial(other.submit, found.append), in_order)
     assert between == [*range(1, 3 * AHEAD + 1)]
     assert sorted(found) == [2 * number for number in between]
 

@@ -203,6 +203,7 @@ def test_bursts_beside_a_plain_writer_and_reader(tmp_path: Path, monkeypatch: py
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
+@pytest.mark.on_disk
 def test_a_way_is_another_writer_and_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory that they take tells the ways apart."""
     made, way = Counter[int](), image_bursts.Way(asking=1, waiting=2, group_bytes=MIB)

@@ -79,15 +79,17 @@ def test_after_a_failure_nothing_more_is_added_or_written(
     monkeypatch.setattr(packing, "WRITERS", 1)
     failing.append(1)
     writer = PackWriter(tmp_path, PLAIN, SIZE)
+    assert writer._behind
     for number in range(1 + WAITING):
         written(writer, number)
     added.set()
-    until(lambda: writer._failed and writer._free.qsize() == 1 + WAITING, PATIENCE, "it failed, and the others ended")
+    free = writer._behind.free
+    until(lambda: writer._failed and free.qsize() == 1 + WAITING, PATIENCE, "it failed, and the others ended")
     for number in range(BUFFERS, 3 * BUFFERS):
         with pytest.raises(OSError, match="the disk says no"):
             written(writer, number)
     assert writer._path.stat().st_size == 0
-    assert writer._free.qsize() == 1 + WAITING, "a buffer is lost"
+    assert free.qsize() == 1 + WAITING, "a buffer is lost"
     writer.abandon()
 
 
@@ -148,9 +150,9 @@ def test_what_is_filled_and_not_written_is_bounded(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("end", ["finish", "abandon"])
 def test_its_threads_end_with_it(tmp_path: Path, end: str) -> None:
     before = threading.active_count()
-    writer = PackWriter(tmp_path, PLAIN, SIZE)
+    writer = PackWriter(tmp_path, PLAIN, SIZE, threads=3)
     written(writer, 0)
-    assert threading.active_count() == before + WRITERS
+    assert threading.active_count() == before + WRITERS + 3
     getattr(writer, end)()
     assert threading.active_count() == before
 

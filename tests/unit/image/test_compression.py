@@ -20,8 +20,8 @@ from gcr.image.chunks.entry import BLOCK
 from gcr.image.files.manifest import Manifest
 from gcr.image.pack import codec, pace
 from gcr.image.pack.codec import WrongCode, decode, encode
-from gcr.image.pack.layout import LAID
-from gcr.image.pack.pace import Packing
+from gcr.image.pack.layout import LAID, NewLayout
+from gcr.image.pack.pace import Pacer, Packing
 from gcr.image.pack.reader import PackReader
 from gcr.image.pack.writer import PackWriter
 from gcr.image.store.store import Store
@@ -173,7 +173,7 @@ def test_a_truncated_pack_is_found(store: Store, lost: int) -> None:
 
 def packed(store: Store, data: list[bytes], order: list[int]) -> PackReader:
     """Returns a pack of chunks that have their places in the order of the data, and are written in another one."""
-    pack = PackWriter(store.packs.folder, store.cipher, 1 << 20, "compressed")
+    pack = PackWriter(store.packs.folder, store.cipher, 1 << 20, Pacer(store.cipher.name_of, "compressed"))
     entries = [pack.place([(store.cipher.name_of(each), len(each))]) for each in data]
     for number in order:
         pack.write(entries[number], [mapped(data[number])])
@@ -206,14 +206,14 @@ LAYOUTS: dict[str, Callable[[list[tuple[int, int, bytes]]], object]] = {
 def test_a_layout_that_no_pack_has_is_refused(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its digests are right: a program that writes wrong packs has made it."""
     store = Store(tmp_path / "store")
-    real = pace.NewLayout.records
+    real = NewLayout.records
 
-    def forged(self: pace.NewLayout, blocks: object) -> bytes:
+    def forged(self: NewLayout, blocks: object) -> bytes:
         laid = [*LAID.iter_unpack(real(self, blocks))]  # type: ignore[arg-type]
         LAYOUTS[what](laid)
         return b"".join(LAID.pack(*each) for each in laid)
 
-    monkeypatch.setattr(pace.NewLayout, "records", forged)
+    monkeypatch.setattr(NewLayout, "records", forged)
     pack = packed(store, [WEIGHTS[:CHUNK_BYTES], bytes(100), WEIGHTS[CHUNK_BYTES:]], order=[1, 0, 2])
     with pytest.raises(Damaged, match="index is that of no pack"):
         pack._layout  # noqa: B018

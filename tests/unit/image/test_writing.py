@@ -9,6 +9,7 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -263,7 +264,7 @@ def test_what_is_ahead_is_bounded_and_a_failure_is_the_last_of_it() -> None:
 
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(2) as other:
         with pytest.raises(KeyError):
-            all_of(jobs(), (one, lambda number: number), (other, work))
+            all_of(jobs(), partial(one.submit, lambda number: number), partial(other.submit, work))
         over = done[0]
         assert 2 * AHEAD < over < 5 * AHEAD
         time.sleep(0.02)

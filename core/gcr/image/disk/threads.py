@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Job = Callable[[], None]
-Stage = tuple[ThreadPoolExecutor, Callable[[Any], Any]]
+Stage = Callable[[Any], Future[Any]]  # begins a job
 
 AHEAD = 64  # jobs of a stage that begin before the first of them ends
 
@@ -30,13 +30,13 @@ def all_of(
 
     def pass_on() -> None:
         if (passed := between(_result_of(begun))) is not None:
-            following.append(_begin(second, passed))
+            following.append(second(passed))
         while len(following) == AHEAD or (following and following[0].done()):
             _result_of(following)
 
     try:
         for job in jobs:
-            begun.append(_begin(first, job))
+            begun.append(first(job))
             while len(begun) == AHEAD or (begun and begun[0].done()):
                 pass_on()
         while begun:
@@ -114,8 +114,3 @@ def _result_of(line: deque[Future[Any]]) -> Any:
     result = line[0].result()
     line.popleft()
     return result
-
-
-def _begin(stage: Stage, job: Any) -> Future[Any]:
-    pool, work = stage
-    return pool.submit(work, job)

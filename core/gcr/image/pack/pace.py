@@ -1,4 +1,4 @@
-"""The codec of a pack that is written, and how fast the disk and the codec are.
+"""The codec of the packs of an image that is written, and how fast the disk and the codec are.
 
 A rate counts the seconds in which at least one thread was at work, and no pauses. So a disk that waits for the codec
 does not seem slow.
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gcr.image.chunks.entry import Entry, padded
 from gcr.image.pack.codec import encode, need_library
-from gcr.image.pack.layout import DIGEST_BYTES, NewLayout
+from gcr.image.pack.layout import DIGEST_BYTES
 
 Packing = Literal["plain", "sampled", "compressed"]
 """plain: chunks are stored as they are · sampled: as well, and some are compressed to see how that goes"""
@@ -24,10 +24,10 @@ _EVERY = 4  # of so many groups of chunks that are written together, the largest
 
 
 class Pace(Struct, frozen=True):
-    """The rates that were seen while a pack was written.
+    """The rates that were seen while the packs of an image, or of a part of one, were written.
 
     disk_bytes, disk_s: that the disk took, with its sync · plain_bytes, coded_bytes, coded_s: what the codec was given,
-    made of it, and in which time · compressed: these were all chunks of the pack, and not samples · took_s: in all
+    made of it, and in which time · compressed: these were all chunks of the packs, and not samples · took_s: in all
     """
 
     disk_bytes: int
@@ -70,7 +70,7 @@ class Packed(Struct, frozen=True):
 
 
 class Pacer:
-    """The codec of one pack, and the work of it and of the disk. Thread-safe."""
+    """The codec of an image's packs, and the work of it and of the disk. Thread-safe."""
 
     def __init__(self, name_of: Callable[[bytes | memoryview], bytes], packing: Packing) -> None:
         """`name_of`: the digest. Raises LibraryMissing where the codec is not there and is asked for."""
@@ -80,8 +80,7 @@ class Pacer:
         self.disk, self._codec, self._began = Busy(), Busy(), time.monotonic()
         self._name_of, self._groups = name_of, count()
         self._lock, self._coded = Lock(), 0
-        self.stored = 0  # bytes of chunks, as they lie in the pack
-        self.layout = NewLayout()
+        self.stored = 0  # bytes of chunks, as they lie in the packs
 
     def packed(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> Packed | None:
         """Returns chunks as they are to be stored; None: as they are."""

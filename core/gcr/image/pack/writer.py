@@ -1,16 +1,18 @@
 """Writes a pack: the threads that add chunks fill buffers, and a few other threads write these to the disk.
 
-A pack in memory, as in a store in /dev/shm, takes chunks from where they lie: there is no disk to keep busy.
+A pack in memory, as in a store in /dev/shm, takes chunks from where they lie: there is no disk to keep busy. The
+threads that add chunks encrypt and write them there.
 
-The threads that fill the buffers compress chunks as well, if that was asked for (layout.py).
+These threads compress chunks as well, if that was asked for (layout.py).
 """
 
 import errno
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
@@ -21,8 +23,8 @@ from gcr.image.disk.bounce import Bounce, buffers, together
 from gcr.image.disk.room import allocate, is_memory
 from gcr.image.disk.threads import started
 from gcr.image.pack.format import FACTS, FOOTER_MAGIC, HEADER, HEADER_MAGIC, SUFFIX, UNFINISHED, Pack
-from gcr.image.pack.layout import LAID
-from gcr.image.pack.pace import Pacer, Packing
+from gcr.image.pack.layout import LAID, NewLayout
+from gcr.image.pack.pace import Pacer
 
 log = logging.getLogger("gcr.image")
 
@@ -30,31 +32,52 @@ _MOST_INDEX = 2**31 - 1  # bytes of one message to the cipher's library
 ROOM_FROM = 64 << 20  # a pack of this size reserves room ahead: as much again, at most ROOM_MOST
 ROOM_MOST = 4 << 30  # nothing is written while room is reserved
 WRITERS = 4  # threads that write to the disk
-WAITING = 4  # more buffers, which are filled meanwhile
+WAITING = 4  # more buffers, which are filled meanwhile, and the most threads that fill them
+IN_MEMORY = 2  # the most threads that add to one of several packs in memory: one encrypts while the other writes
 _BOUNCE = Bounce()
 
 
 class PackWriter:
-    """Writes one pack. Several threads may add at once. No reader sees a chunk before `finish` has returned."""
+    """Writes one pack. Several threads may add at once. No reader sees a chunk before `finish` has returned.
 
-    def __init__(self, directory: Path, cipher: Cipher, most: int, packing: Packing = "plain") -> None:
-        """`most`: the largest size of chunks that are written together. Raises OSError; LibraryMissing by `packing`."""
+    filling: threads of this pack, on which the caller has `write` work
+    """
+
+    def __init__(
+        self, directory: Path, cipher: Cipher, most: int, pacer: Pacer | None = None, threads: int = WAITING
+    ) -> None:
+        """Raises OSError.
+
+        most: the largest size of chunks that are written together · pacer: None: one for this pack alone
+        threads: that add chunks
+        """
         self.id = os.urandom(16).hex()
         self._cipher = cipher.pack(self.id)
-        self.pacer = Pacer(cipher.name_of, packing)
-        self._free = buffers(WRITERS + WAITING, most + BLOCK)
+        self.pacer = pacer or Pacer(cipher.name_of, "plain")
         self._path = directory / f"{self.id}{UNFINISHED}"
-        self._final = directory / f"{self.id}{SUFFIX}"
         self._failed: BaseException | None = None
-        self._writing = started(WRITERS, "gcr-write")
-        try:
-            self._file = _File(self._path)
-        except BaseException:
-            self._writing.shutdown()
-            raise
+        self._layout = NewLayout()
         self._lock = Lock()
         self._placed = bytearray()  # records of all chunks, in the order of their blocks
         self._next = 1  # the next free block; the header has the first
+        with ExitStack() as unless_begun:
+            self._file = _File(self._path)
+            unless_begun.callback(self._remove)
+            self._behind = None if self._file.in_memory else _Behind(most + BLOCK)
+            unless_begun.callback(self._close_behind)
+            most_threads = IN_MEMORY if self.may_be_one_of_several else WAITING
+            self.filling = started(min(threads, most_threads), "gcr-fill")
+            unless_begun.pop_all()
+
+    @property
+    def placed_bytes(self) -> int:
+        """Returns how much its chunks take, were none compressed."""
+        return (self._next - 1) * BLOCK
+
+    @property
+    def may_be_one_of_several(self) -> bool:
+        """Returns whether another pack beside it makes an image faster: two files in memory are written at once."""
+        return self._file.in_memory and not self.pacer.compresses
 
     def place(self, chunks: Sequence[tuple[bytes, int]]) -> Sequence[Entry]:
         """Returns the places of chunks, given by name and size, one behind the other; `write` must bring them later.
@@ -85,16 +108,16 @@ class PackWriter:
         if not entries:
             return
         at, entries, data = self._packed(entries, data)
-        if self._file.in_memory and self._cipher.is_plain:
-            self._copy(at * BLOCK, entries, data)
-            return
-        stored = self._free.get()
-        try:
+        if self._behind:
+            fill = partial(self._cipher.to_disk, entries, data)
+            self._behind.give(fill, partial(self._store, at * BLOCK, stored_bytes(entries)))
+        elif self._cipher.is_plain:
+            self._put(stored_bytes(entries), _stretches(at * BLOCK, data))
+        else:
+            size = stored_bytes(entries)
+            stored = _BOUNCE.buffer(size + BLOCK)
             self._cipher.to_disk(entries, data, stored)
-            self._writing.submit(self._give, at * BLOCK, stored, stored_bytes(entries))
-        except BaseException:
-            self._free.put(stored)
-            raise
+            self._put(size, [(at * BLOCK, stored[:size])])
 
     def _packed(
         self, entries: Sequence[Entry], data: Sequence[memoryview]
@@ -104,22 +127,22 @@ class PackWriter:
         if packed is None:
             return entries[0].block, entries, data
         there = [entry._replace(size=len(piece)) for entry, piece in zip(entries, packed.data, strict=True)]
-        at = self.pacer.layout.lay(there, packed.digests)
+        at = self._layout.lay(there, packed.digests)
         with self._lock:
-            self._file.make_room(self.pacer.layout.end * BLOCK)
+            self._file.make_room(self._layout.end * BLOCK)
         return at, there, packed.data
 
-    def _copy(self, at: int, entries: Sequence[Entry], data: Sequence[memoryview]) -> None:
-        """Copies chunks into a pack in memory. What is behind the last byte of a chunk in its block is zero there."""
+    def _put(self, size: int, stretches: Iterable[tuple[int, memoryview]]) -> None:
+        """Writes to a pack in memory, `size` bytes in all. What follows a chunk in its last block is zero there."""
         try:
-            with self._file.alone, self.pacer.disk.busy(stored_bytes(entries)):
-                for begin, some in _stretches(at, data):
-                    self._file.write(begin, some)
+            with self._file.alone, self.pacer.disk.busy(size):
+                for at, some in stretches:
+                    self._file.write(at, some)
         except BaseException as error:
             self._failed = error
             raise
 
-    def _give(self, at: int, stored: memoryview, size: int) -> None:
+    def _store(self, at: int, size: int, stored: memoryview) -> None:
         """Writes a buffer to the disk, on a thread that does nothing else.
 
         The disk may answer all requests at once; it is idle until the first of these threads asks again.
@@ -130,18 +153,22 @@ class PackWriter:
                     self._file.write(at, stored[:size])
         except BaseException as error:
             self._failed = error
-        finally:
-            self._free.put(stored)
 
     def finish(self) -> Pack:
         """Syncs the pack and gives it its final name; the caller syncs the directory. Raises OSError."""
-        self._writing.shutdown()
+        found = self.end()
+        self.publish()
+        return found
+
+    def end(self) -> Pack:
+        """Writes what comes behind the chunks, and syncs the pack. Nothing can be added any more. Raises OSError."""
+        self._end_threads()
         if self._failed:
             raise self._failed
         at, version, beside = self._next * BLOCK, self._cipher.version, b""
         if self.pacer.compresses:
-            at, version = self.pacer.layout.end * BLOCK, version + COMPRESSED
-            beside = self.pacer.layout.records(block for _, block, _ in PLACED.iter_unpack(self._placed))
+            at, version = self._layout.end * BLOCK, version + COMPRESSED
+            beside = self._layout.records(block for _, block, _ in PLACED.iter_unpack(self._placed))
         facts = FACTS.pack(FOOTER_MAGIC, version, len(self._placed) // PLACED.size, at)
         index = self._cipher.to_index(bytes(self._placed), facts, beside)
         footer = facts + name_of(index)
@@ -153,21 +180,64 @@ class PackWriter:
         self._file.cut(end + BLOCK)
         with self.pacer.disk.busy(0):
             self._file.sync()
-        self._path.rename(self._final)
-        self._file.close()
         return Pack(self.id, seal, end + BLOCK)
+
+    def publish(self) -> None:
+        """Gives a pack that has its end its final name; the caller syncs the directory. Raises OSError."""
+        self._path.rename(self._path.with_name(f"{self.id}{SUFFIX}"))
+        self._file.close()
 
     def abandon(self) -> None:
         """Removes the unfinished file. After `finish` this does nothing.
 
         It raises nothing, since an image without this pack may exist by now: the next clean-up removes the file.
         """
-        self._writing.shutdown()
+        self._end_threads()
+        self._remove()
+
+    def _end_threads(self) -> None:
+        self.filling.shutdown()
+        self._close_behind()
+
+    def _close_behind(self) -> None:
+        if self._behind:
+            self._behind.close()
+
+    def _remove(self) -> None:
         self._file.close()
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
             log.warning("%s is left for the next clean-up: %s", self._path, error)
+
+
+class _Behind:
+    """Buffers, and a few threads that write them to the disk while others are filled. Thread-safe."""
+
+    def __init__(self, size: int) -> None:
+        """`size`: of a buffer. Raises OSError."""
+        self.free = buffers(WRITERS + WAITING, size)
+        self._writing = started(WRITERS, "gcr-write")
+
+    def give(self, fill: Callable[[memoryview], object], store: Callable[[memoryview], object]) -> None:
+        """Fills a buffer, and has it stored by one of the threads. `store` raises nothing."""
+        stored = self.free.get()
+        try:
+            fill(stored)
+            self._writing.submit(self._store, store, stored)
+        except BaseException:
+            self.free.put(stored)
+            raise
+
+    def _store(self, store: Callable[[memoryview], object], stored: memoryview) -> None:
+        try:
+            store(stored)
+        finally:
+            self.free.put(stored)
+
+    def close(self) -> None:
+        """Waits until everything is stored. Nothing can be given any more."""
+        self._writing.shutdown()
 
 
 def _stretches(at: int, data: Sequence[memoryview]) -> Iterator[tuple[int, memoryview]]:

@@ -1,4 +1,4 @@
-"""Joins the parts of an image that several processes have written, each into a pack of its own."""
+"""Joins the parts of an image that several processes have written, each into packs of its own."""
 
 from collections.abc import Sequence
 

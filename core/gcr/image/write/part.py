@@ -1,19 +1,19 @@
 """Writes the chunks of an image, or of a part of one: cuts memory into chunks, names each, and writes the new ones.
 
-Those that the store does not have go into one pack, and those that it has in sparse packs alone (usage.py). The memory
-lies still, mapped in this process; several threads name and write it at once. Chunks that are those of the parent are
-taken from it, run by run (inherited.py). writer.py publishes what one process wrote as an image, joining.py what
-several did.
+Those that the store does not have go into new packs (newpacks.py), as do those that it has in sparse packs alone
+(usage.py). The memory lies still, mapped in this process; several threads name and write it at once. Chunks that are
+those of the parent are taken from it, run by run (inherited.py). writer.py publishes what one process wrote as an
+image, joining.py what several did.
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat
-from typing import Self
+from typing import Any, Self
 
 from msgspec import Struct
 
@@ -27,7 +27,6 @@ from gcr.image.disk.threads import all_of, groups, started
 from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.pack.format import GROUP_BYTES, Pack
 from gcr.image.pack.pace import Pace, Packing
-from gcr.image.pack.writer import WAITING
 from gcr.image.store.store import Store
 from gcr.image.write.brought import BroughtChunks
 from gcr.image.write.inherited import Inherited
@@ -42,7 +41,7 @@ class Part(Struct, frozen=True):
     """Chunks that one process has written, in order. `references`, `digests`: as in the files of an image.
 
     packs: those that have one of the chunks, as the references count them; all are synced
-    digests: empty if the writer had no key · pace: of its own pack; None where several parts were joined
+    digests: empty if the writer had no key · pace: of its own packs; None where several parts were joined
     """
 
     packs: Sequence[Pack]
@@ -53,23 +52,36 @@ class Part(Struct, frozen=True):
 
 
 class _Work(Struct, frozen=True):
-    """The tools of a writer within its block. `naming`, `filling`: threads that name chunks, and that fill the pack."""
+    """The tools of a writer within its block. `naming`: threads that name chunks; those of a pack add them."""
 
     placing: Placing
     naming: ThreadPoolExecutor
-    filling: ThreadPoolExecutor
     brought: BroughtChunks
+
+    def do(
+        self,
+        jobs: Iterable[Any],
+        name: Callable[[Any], Any],
+        place: Callable[[Any], Placed | None],
+        write: Callable[[Placed], object],
+    ) -> None:
+        """Passes each job through these steps: the calling thread places, the others work on threads of their own."""
+
+        def begin_write(placed: Placed) -> Future[object]:
+            return placed.pack.filling.submit(write, placed)
+
+        all_of(jobs, lambda job: self.naming.submit(name, job), begin_write, place)
 
 
 @dataclass(slots=True)
 class PartWriter:
     """Writes chunks of the image `name`. Leaving the `with` block without `finish` leaves nothing.
 
-    After the block no lock keeps the pack from a clean-up: the process that publishes the image holds the store's lock
+    After the block no lock keeps the packs from a clean-up: the process that publishes the image holds the store's lock
     from before the block until the end.
 
     key: of the device hashes; None: there are none · going: names of images that go once this one is there
-    packing: whether its pack is compressed; then LibraryMissing is raised where the codec is not there
+    packing: whether its packs are compressed; then LibraryMissing is raised where the codec is not there
 
     Everything raises StoreUnusable if the disk is full, fails, or is gone.
     """
@@ -91,12 +103,11 @@ class PartWriter:
         with ExitStack() as begun, usable(self.store.path):
             self._hold(begun)
             most = max(GROUP_BYTES, padded(self.chunk_bytes))
-            placing = Placing(self.store, self.counts, most, self.going, self.packing)
+            placing = Placing(self.store, self.counts, most, self.threads, self.going, self.packing)
             begun.callback(placing.abandon)
             cores = max(2, os.cpu_count() or 1)  # a thread that names waits for nothing; more get in each other's way
             naming = begun.enter_context(started(min(self.threads, cores), "gcr-name"))
-            filling = begun.enter_context(started(min(self.threads, WAITING), "gcr-fill"))
-            self._work = _Work(placing, naming, filling, BroughtChunks())
+            self._work = _Work(placing, naming, BroughtChunks())
             self._stack = begun.pop_all()
         return self
 
@@ -182,29 +193,29 @@ class PartWriter:
             raise RolledBack(f"chunk {missing} of image {self.name} was never brought")
 
     def finish(self) -> Part:
-        """Finishes the pack, once; nothing can be added any more. The caller syncs the folder of the packs."""
+        """Finishes the packs, once; nothing can be added any more. The caller syncs the folder of the packs."""
         with usable(self.store.path):
             self._refuse_failed()
             self._refuse_missing(0, self._work.brought.count)
-            finished = self._work.filling.submit(self._work.placing.finish)
+            finished = self._work.naming.submit(self._work.placing.finish)
             brought = self._work.brought
             found, digests = bytes(brought.references), bytes(brought.digests) if self.key else b""
             finished.result()
-            return Part(self._work.placing.used(), found, digests, self.counts, self._work.placing.pack.pacer.pace())
+            return Part(self._work.placing.used(), found, digests, self.counts, self._work.placing.pacer.pace())
 
-    def _turn(self) -> Pack | None:
-        """Finishes the pack so far, and begins another; None where nothing was written. No call adds meanwhile."""
+    def _turn(self) -> Sequence[Pack]:
+        """Finishes the packs so far, and begins another. Returns them. No call adds meanwhile."""
         with usable(self.store.path):
             self._refuse_failed()
-            return self._work.filling.submit(self._work.placing.turn).result()
+            return self._work.naming.submit(self._work.placing.turn).result()
 
     def _add_all(self, found: Iterable[Stretch]) -> None:
         self._refuse_failed()
-        work, waiting = self._work, list[NamedPiece]()
+        waiting = list[NamedPiece]()
         try:
             with usable(self.store.path):
                 together = groups(found, lambda stretch: stretch.stored, GROUP_BYTES)
-                all_of(together, (work.naming, self._named), (work.filling, self._write), partial(self._place, waiting))
+                self._work.do(together, self._named, partial(self._place, waiting), self._write)
                 if waiting:
                     self._place_waiting(waiting)
         except BaseException as error:
@@ -241,9 +252,9 @@ class PartWriter:
         work = self._work
         work.placing.take(waiting)
         together = groups(waiting, lambda each: padded(len(each[0][1])), GROUP_BYTES)
-        all_of(together, (work.naming, list), (work.filling, self._write), work.placing.place_waiting)
+        work.do(together, list, work.placing.place_waiting, self._write)
 
     def _write(self, placed: Placed) -> None:
         self.rate.spend(sum(entry.size for entry in placed.entries))
-        self._work.placing.pack.write(placed.entries, placed.data)
+        placed.pack.write(placed.entries, placed.data)
         self._refuse_twice(self._work.brought.add(placed.brought))

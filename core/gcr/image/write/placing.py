@@ -1,4 +1,4 @@
-"""Places the chunks of an image: in a pack that the store has, in this image's own pack, or nowhere if zero."""
+"""Places the chunks of an image: in a pack that the store has, in one of this image's own, or nowhere if zero."""
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
@@ -12,12 +12,13 @@ from gcr.image.chunks.entry import Entry
 from gcr.image.files import references
 from gcr.image.files.references import ZEROS
 from gcr.image.pack.format import Pack
-from gcr.image.pack.pace import Packing
+from gcr.image.pack.pace import Pacer, Packing
 from gcr.image.pack.writer import PackWriter
 from gcr.image.store.store import Store
 from gcr.image.write.brought import Brought
 from gcr.image.write.inherited import Inherited
 from gcr.image.write.known import Known
+from gcr.image.write.newpacks import NewPacks
 from gcr.image.write.stretches import NamedPiece, NamedStretch
 from gcr.image.write.usage import Usage
 
@@ -27,7 +28,7 @@ Place = tuple[str, int]  # pack and block
 class Counts(Struct):
     """Bytes so far: all that were added, the zero ones of these, and those written. The store had the rest before.
 
-    stored: of those written, once the pack is finished: as they lie in the pack, which may be compressed
+    stored: of those written, once the packs are finished: as they lie there, where they may be compressed
     """
 
     total: int = 0
@@ -47,9 +48,10 @@ class Run(Struct, frozen=True):
 class Placed(Struct, frozen=True):
     """Chunks that were named together.
 
-    entries, data: those that the pack still needs · brought, runs: all that have a place · waiting: the others
+    pack: the one that still needs entries, data · brought, runs: all that have a place · waiting: the others
     """
 
+    pack: PackWriter
     entries: Sequence[Entry]
     data: Sequence[memoryview]
     brought: Sequence[Brought]
@@ -60,30 +62,25 @@ class Placed(Struct, frozen=True):
 class Placing:
     """Finds or makes the place of each chunk: pack and block. Thread-safe."""
 
-    def __init__(self, store: Store, counts: Counts, most: int, going: Collection[str], packing: Packing) -> None:
+    def __init__(
+        self, store: Store, counts: Counts, most: int, threads: int, going: Collection[str], packing: Packing
+    ) -> None:
         """Reads the indexes of the store's packs, and begins a pack. Raises OSError, LibraryMissing.
 
-        most, packing: see PackWriter · going: see Usage
+        most: see PackWriter · threads: of each pack that add chunks · packing: see Pacer · going: see Usage
         """
         self._store, self._counts = store, counts
         self._lock = Lock()
         self._before = Known()  # chunks that the store had
         self._usage = Usage(store.images, going, self._before)
         self._here: dict[bytes, Place] = {}  # by name: the place in a pack of this image
-        self._ours = set[str]()  # the packs of this image
-        self._finished_at = 0  # bytes written to its packs that are finished
         self._numbers = {"": ZEROS}  # of packs, in the order of first use; the pack without a name is that of zeros
         self._finished: dict[str, Pack] = {}
         for reader in store.packs.trusted():
             self._finished[reader.pack.id] = reader.pack
             self._before.add(reader)
-        self._new_pack = partial(PackWriter, store.packs.folder, store.cipher, most, packing)
-        self.pack = self._begun()
-
-    def _begun(self) -> PackWriter:
-        pack = self._new_pack()
-        self._ours.add(pack.id)
-        return pack
+        self.pacer = Pacer(store.cipher.name_of, packing)
+        self._new = NewPacks(partial(PackWriter, store.packs.folder, store.cipher, most, self.pacer, threads))
 
     def prepare(self) -> None:
         """Makes the table of the store's chunks, which the first chunk to be placed waits for else."""
@@ -109,7 +106,7 @@ class Placing:
         return self._numbers.setdefault(pack, len(self._numbers) - 1)
 
     def place(self, named: Sequence[NamedStretch]) -> Placed:
-        """Gives chunks that the store lacks a place in the pack, one behind the other, as they will be read.
+        """Gives chunks that the store lacks a place in a pack, one behind the other, as they will be read.
 
         A chunk that the store has in a sparse pack alone waits. Raises OSError, StoreUnusable.
         """
@@ -181,32 +178,29 @@ class Placing:
                 places[chunk.name] = place
             else:
                 unknown[chunk.name] = piece[1]
-        entries = self.pack.place([(name, len(data)) for name, data in unknown.items()])
+        pack, entries = self._new.place([(name, len(data)) for name, data in unknown.items()])
         for entry in entries:
-            places[entry.name] = self._here[entry.name] = self.pack.id, entry.block
+            places[entry.name] = self._here[entry.name] = pack.id, entry.block
         self._counts.written += sum(entry.size for entry in entries)
         brought = [self._brought(piece[0], chunk, *places[chunk.name]) for piece, chunk in placed]
-        return Placed(entries, [*unknown.values()], brought, waiting)
+        return Placed(pack, entries, [*unknown.values()], brought, waiting)
 
-    def finish(self) -> Pack | None:
-        """Finishes this image's pack, and returns it; None if nothing was written to it. Raises OSError."""
-        if self._counts.written == self._finished_at:
-            return None
-        found = self._finished[self.pack.id] = self.pack.finish()
-        self._finished_at = self._counts.written
-        self._counts.stored += self.pack.pacer.stored
-        return found
+    def finish(self) -> None:
+        """Finishes this image's packs. No chunk is on its way to a place. Raises OSError."""
+        self._count(self._new.finish())
 
-    def turn(self) -> Pack | None:
-        """Finishes the pack as `finish`, and begins another. No chunk is on its way to a place. Raises OSError."""
-        found = self.finish()
-        if found:
-            self.pack = self._begun()
-        return found
+    def turn(self) -> Sequence[Pack]:
+        """Finishes the packs so far as `finish`, and begins another. Returns them. Raises OSError."""
+        return self._count(self._new.turn())
+
+    def _count(self, finished: Sequence[Pack]) -> Sequence[Pack]:
+        self._finished.update((pack.id, pack) for pack in finished)
+        self._counts.stored = self.pacer.stored
+        return finished
 
     def abandon(self) -> None:
-        """Removes the pack that is not finished. Raises nothing."""
-        self.pack.abandon()
+        """Removes the packs that are not finished. Raises nothing."""
+        self._new.abandon()
 
     def used(self) -> Sequence[Pack]:
         """Returns the packs that the image needs, as its references count them."""
@@ -220,7 +214,7 @@ class Placing:
 
     def _chosen(self, found: Sequence[Place]) -> Place | None:
         """Returns a place that is not in a sparse pack."""
-        return next((each for each in found if each[0] in self._ours or self._usage.is_dense(each[0])), None)
+        return next((each for each in found if each[0] in self._new.ids or self._usage.is_dense(each[0])), None)
 
     def _brought(self, number: int, chunk: Chunk, pack: str, block: int) -> Brought:
         """Numbers the pack at its first use. The lock is held."""

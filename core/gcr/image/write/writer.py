@@ -11,6 +11,7 @@ from gcr.image.files import ahead
 from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Manifest
 from gcr.image.store.claim import Claim
+from gcr.image.write.newpacks import MOST
 from gcr.image.write.part import PartWriter
 from gcr.image.write.publishing import Contents, publish
 
@@ -41,7 +42,7 @@ class ImageWriter(PartWriter):
         No call adds meanwhile. Raises StoreUnusable.
         """
         with usable(self.store.path):
-            if self._ahead < ahead.MOST_PACKS and (pack := self._turn()):
+            for pack in self._turn() if self._ahead + MOST <= ahead.MOST_PACKS else ():
                 self._ahead += 1
                 ahead.note(self.store.path, self.name, self._ahead, pack)
             self._sent = self.counts.written
