@@ -22,7 +22,12 @@ from gcr.imageerrors import Damaged
 pytestmark = pytest.mark.on_disk
 
 MEMORY = [bytes_of(1, MANY), bytes(CHUNK_BYTES), bytes_of(2, MANY)]
-FILES = {"a.img": b"few", "pages-1.img": bytes_of(3, 9 * CHUNK_BYTES), "pages-2.img": bytes_of(1, MANY)}
+FILES = {
+    "a.img": b"few",
+    "pages-1.img": bytes_of(3, 9 * CHUNK_BYTES),
+    "pages-2.img": bytes_of(1, MANY),
+    "z.img": b"last",
+}
 
 
 @contextmanager
@@ -57,8 +62,10 @@ def test_packs_sent_ahead_are_whole_and_the_image_is_of_all_of_them(store: Store
         assert store.packs.has(first) and store.images.names() == []
         finish(writer, folder_of(tmp_path / "in", FILES))
     manifest, sent = store.images.manifest("warm"), noted(store)
-    assert manifest.packs[: len(sent)] == tuple(sent) and len(sent) == 3 and len(manifest.packs) == 4
-    assert manifest.costs.bytes_written == 2 * MANY + len(b"few") + 9 * CHUNK_BYTES  # each chunk once, in one pack
+    assert manifest.packs[: len(sent)] == tuple(sent) and len(sent) == 4 and len(manifest.packs) == 5
+    assert (
+        manifest.costs.bytes_written == 2 * MANY + len(b"few" + b"last") + 9 * CHUNK_BYTES
+    )  # each chunk once, in one pack
     assert read(store, "warm") == MEMORY
     assert brought(store, "warm", tmp_path / "out") == FILES
     check(store, "warm")
@@ -95,7 +102,7 @@ def test_notes_go_with_their_image(store: Store, tmp_path: Path) -> None:
     with begun(store) as writer:
         finish(writer, folder_of(tmp_path / "in", FILES))
     store.clean()
-    assert len(noted(store)) == 3
+    assert len(noted(store)) == 4
     store.remove(["warm"])
     assert noted(store) == [] and [*store.packs.folder.iterdir()] == []
 

@@ -14,9 +14,11 @@ from msgspec.structs import replace
 from gcr.errors import UsageError
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.chunk import name_of
+from gcr.image.chunks.entry import Entry
 from gcr.image.files.imagedfile import ImagedFile, name_of_memory
 from gcr.image.files.manifest import Cut, Manifest
 from gcr.image.pack.format import SUFFIX
+from gcr.image.pack.writer import PackWriter
 from gcr.image.read.folder import bring_folder
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
@@ -51,6 +53,23 @@ def test_what_goes_in_comes_out_of_any_sizes(tmp_path_factory: pytest.TempPathFa
     assert brought(Store(there / "store"), "one", there / "out") == files
     assert read(Store(there / "store"), "one") == memory
     check(Store(there / "store"), "one")
+
+
+def test_small_files_are_named_and_written_together(
+    plain: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CRIU makes some fifty for a process."""
+    placed, real = list[int](), PackWriter.place
+
+    def place(self: PackWriter, chunks: Sequence[tuple[bytes, int]]) -> Sequence[Entry]:
+        placed.append(len(chunks))
+        return real(self, chunks)
+
+    monkeypatch.setattr(PackWriter, "place", place)
+    files = {f"core-{number}.img": bytes_of(number, 3000) for number in range(50)} | {"empty.img": b""}
+    assert len(imaged(plain, "one", folder_of(tmp_path / "in", files)).files) == 51
+    assert placed == [50]
+    assert brought(plain, "one", tmp_path / "out") == files
 
 
 def test_a_folder_comes_back_without_logs(store: Store, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gcr.image.files.imagedfile import ImagedFile
@@ -18,14 +18,23 @@ def add_folder(writer: ImageWriter, folder: Path, sizes: Mapping[str, Sequence[i
     They must not change meanwhile. Raises StoreUnusable, OSError.
     """
     names = [each.name for each in listed(folder) if each.suffix not in _NOT_OF_THE_IMAGE]
-    return tuple(_add(writer, folder / name, sizes.get(name, ())) for name in names)
+    added = list[ImagedFile]()
+
+    def noted() -> Iterator[tuple[ImagedFile, memoryview]]:
+        for name in names:
+            file, memory = _mapped(folder / name, sizes.get(name, ()))
+            added.append(file)
+            if file.bytes:
+                yield file, memory
+
+    writer.add_files(noted())
+    return tuple(added)
 
 
-def _add(writer: ImageWriter, path: Path, sizes: Sequence[int]) -> ImagedFile:
-    with path.open(
-        "r+b"
-    ) as file:  # nothing is written; bytes that may not be written to are copied before they are hashed
+def _mapped(path: Path, sizes: Sequence[int]) -> tuple[ImagedFile, memoryview]:
+    """Maps a file for writing, though it is only read: bytes that may not be written are copied before a hash."""
+    with path.open("r+b") as file:
         found = ImagedFile(path.name, os.fstat(file.fileno()).st_size, tuple(sizes))
-        if found.bytes:  # an empty file cannot be mapped, and has no chunks
-            writer.add_file(found, memoryview(mmap.mmap(file.fileno(), found.bytes)))
-    return found
+        if not found.bytes:  # an empty file cannot be mapped, and has no chunks
+            return found, memoryview(b"")
+        return found, memoryview(mmap.mmap(file.fileno(), found.bytes))
