@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gcr.criu import messages
 from gcr.errors import RolledBack, UsageError
 from gcr.hashing import CHUNK_BYTES
 from gcr.image.chunks.lines import by_device
@@ -241,6 +242,18 @@ def test_the_chunks_of_the_store_are_sorted_before_one_is_looked_for(
         assert sorted_by_name.wait(10)
     finally:
         service.finish()
+
+
+def test_what_the_files_of_the_processes_are_cut_with_is_loaded_while_their_device_memory_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before they are there."""
+    loaded = threading.Event()
+    monkeypatch.setattr(messages, "load", loaded.set)
+    with passing(7, "GPU-0", [2 * SLOT], 1) as each, brought(Store(tmp_path / "store"), each, 2) as service:
+        assert not loaded.is_set()
+        service.writing.write(FACTS, NOBODY, held=True)
+        assert loaded.wait(10)
 
 
 def test_an_image_whose_last_window_never_came_is_not_written(tmp_path: Path) -> None:

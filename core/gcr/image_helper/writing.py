@@ -11,8 +11,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gcr import config
+from gcr.criu import messages
 from gcr.criu.pages import chunk_sizes
-from gcr.errors import GcrError, UsageError
+from gcr.errors import GcrError, LibraryMissing, UsageError
 from gcr.faults import reach
 from gcr.image.disk.failing import usable
 from gcr.image.disk.room import free_bytes
@@ -167,6 +168,8 @@ class Writing(Struct):
         total = self.lent.total_bytes() + self.streams.total_bytes()
         with self._lock, self._kept_locked(held), telling(request, lambda: counts.total, total):
             reach("image.write")
+            if held:
+                _prepare_to_cut()
             tables = [*self.lent.tables(), *self.streams.tables()]
             who = {(table.pid, table.start_time, _as_imaged(asked, table).stack) for table in tables}
             parent, refused = self._found_parent(who)
@@ -246,6 +249,17 @@ class Writing(Struct):
             bytes_zero=counts.zero,
             bytes_written=counts.written,
         )
+
+
+def _prepare_to_cut() -> None:
+    """Loads what the files of the processes are cut with, beside the writes."""
+
+    def load() -> None:
+        with suppress(LibraryMissing):  # the files say so
+            messages.load()
+
+    with suppress(RuntimeError):  # the system has no thread left: then the files wait
+        threading.Thread(target=load, name="gcr-criu", daemon=True).start()
 
 
 def _as_imaged(asked: ops.Write, table: SealedTable) -> ops.ImagedAs:
