@@ -12,6 +12,7 @@ from imaging import MANY, brought, bytes_of, check, contents, described, flipped
 from msgspec.structs import replace
 
 from gcr.errors import UsageError
+from gcr.hashing import hash_bytes
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.chunk import name_of
 from gcr.image.chunks.entry import Entry
@@ -74,7 +75,11 @@ def test_small_files_are_named_and_written_together(
 
 def test_a_folder_comes_back_without_logs(store: Store, tmp_path: Path) -> None:
     memory = [bytes_of(2, MANY), bytes_of(3, 5000)]
-    imaged(store, "one", folder_of(tmp_path / "in", {**SOME, "dump.log": b"said"}), memory)
+    made = imaged(store, "one", folder_of(tmp_path / "in", {**SOME, "dump.log": b"said"}), memory)
+    hashes = store.images.hashes(made)
+    of_memory = b"".join(hash_bytes(each, hashes.key, CHUNK_BYTES) for each in memory)
+    assert hashes.digests == of_memory.ljust(len(hashes.digests), b"\0"), "files are not hashed as a device hashes"
+    assert len(hashes.digests) > len(of_memory)
     assert brought(store, "one", tmp_path / "out") == SOME
     with ImageReader(store, "one") as reader:
         assert contents(reader) == memory

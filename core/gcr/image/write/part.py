@@ -169,10 +169,11 @@ class PartWriter:
         self._add_all(self._stretches_of(files))
 
     def _stretches_of(self, files: Iterable[tuple[ImagedFile, memoryview]]) -> Iterator[Stretch]:
+        """Yields the chunks of files without device hashes: a next image asks only for those of device memory."""
         first = self._work.brought.count
         for file, memory in files:
             sizes = (size for _, size in file.chunks(self.chunk_bytes))
-            yield from stretches(first, memory, sizes, GROUP_BYTES)
+            yield from stretches(first, memory, sizes, GROUP_BYTES, hashed=False)
             first += file.chunk_count(self.chunk_bytes)
 
     def put(self, spans: Iterable[tuple[int, memoryview]]) -> None:
@@ -233,7 +234,7 @@ class PartWriter:
         return self.store.cipher.names_of(stretch.memory, stretch.starts, stretch.sizes)
 
     def _digests_of(self, stretch: Stretch) -> bytes:
-        if self.key is None:
+        if self.key is None or not stretch.hashed:
             return b""
         if {*stretch.sizes[:-1]} <= {self.chunk_bytes}:
             return hash_bytes(stretch.memory, self.key, self.chunk_bytes)

@@ -16,13 +16,14 @@ NamedPiece = tuple[Piece, Chunk]
 class Stretch(Struct, frozen=True):
     """`first`: the number of the first chunk · `sizes`: bytes of each, one behind the other in `memory`
 
-    stored: bytes of all in a pack
+    stored: bytes of all in a pack · hashed: their device hashes are wanted
     """
 
     first: int
     memory: memoryview
     sizes: Sequence[int]
     stored: int
+    hashed: bool = True
 
     @property
     def starts(self) -> Sequence[int]:
@@ -51,18 +52,20 @@ class NamedStretch(Struct, frozen=True):
         return (self.of.first + at, data), Chunk(self.name(at), self.digests_of(at, at + 1))
 
 
-def stretches(first: int, memory: memoryview, sizes: Iterable[int], most: int) -> Iterator[Stretch]:
+def stretches(
+    first: int, memory: memoryview, sizes: Iterable[int], most: int, hashed: bool = True
+) -> Iterator[Stretch]:
     """Yields chunks that follow each other in stretches of `most` bytes or fewer in a pack, or of one chunk.
 
-    sizes: of the chunks in the memory, in bytes
+    sizes: of the chunks in the memory, in bytes · hashed: as a stretch has it
     """
     begin, end, total, some = 0, 0, 0, list[int]()
     for size in sizes:
         stored = padded(size)
         if some and total + stored > most:
-            yield Stretch(first, memory[begin:end], some, total)
+            yield Stretch(first, memory[begin:end], some, total, hashed)
             first, begin, total, some = first + len(some), end, 0, []
         some.append(size)
         total, end = total + stored, end + size
     if some:
-        yield Stretch(first, memory[begin:end], some, total)
+        yield Stretch(first, memory[begin:end], some, total, hashed)
