@@ -97,7 +97,7 @@ class World(Struct, frozen=True):
 
 
 class Warm(Named, frozen=True, kw_only=True):
-    """Starts the workers of these devices, so that the stop need not wait for their contexts."""
+    """Starts the workers of these devices, and the control helper, so that the stop waits for no start of a driver."""
 
     world: World
     devices: tuple[str, ...]
@@ -252,7 +252,7 @@ class Offered(Answer, frozen=True, kw_only=True):
 
 
 class Pulled(Answer, frozen=True, kw_only=True):
-    """A pull. `processes_s`: seconds until the processes were there, 0 where they were not asked for.
+    """A pull. `processes_s`: seconds until processes and fill were there, 0 where they were not asked for.
 
     phases_s: the end of each part of that, in seconds from the pull's end · filled: the end of the fill beside it
     """

@@ -6,8 +6,9 @@ does not.
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from gcr.api.answers import Answer
@@ -41,6 +42,7 @@ from gcr.daemon.fleet import start_child
 from gcr.daemon.jobs import Job
 from gcr.daemon.worlds import backend_name, child_environment, simulated_world
 from gcr.engine.node import Course, World
+from gcr.engine.side_by_side import side_by_side
 from gcr.errors import Interrupted, PeerGone, WrongState
 from gcr.job.migrations import Migration, Migrations, Stage
 from gcr.job.mover import Mover
@@ -68,9 +70,7 @@ def run(node: Coordinator, request: MigrateRequest, asked: Asked) -> Answer:
         case Standing() as step:
             return _standing(node, step)
         case Warm() as step:
-            for device in step.devices:
-                node.worker(_world_of(step.world), device)
-            return Found()
+            return _warmed(node, step)
         case Fill() as step:
             return filling.fill(node, step, _world_of(step.world), request.timeout, asked)
         case Abandon() | Forget() as step:
@@ -100,6 +100,14 @@ def _moved(step: Move) -> Found:
         here.note_image(step.job, step.id, step.image)
     else:
         here.move(step.job, step.id, Stage(step.stage))
+    return Found()
+
+
+def _warmed(node: Coordinator, step: Warm) -> Found:
+    """Starts what the return of the processes asks for. The control helper answers once its driver has started."""
+    world = _world_of(step.world)
+    starts: list[Callable[[], object]] = [partial(node.worker, world, device) for device in step.devices]
+    side_by_side([lambda: node.control(world).devices(), *starts])
     return Found()
 
 
