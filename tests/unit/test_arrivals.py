@@ -185,6 +185,26 @@ def test_a_recovery_sees_processes_that_came_while_it_waited(monkeypatch, late):
     assert job.turn.settled.is_set() and not job.turn.recovery_due
 
 
+def test_a_recovery_goes_on_as_soon_as_the_last_agent_has_come(monkeypatch):
+    """A restore waits for it."""
+    monkeypatch.setattr(module, "file_access", lambda _pid: FileAccess((0, 0, 0, 0), None))
+    monkeypatch.setattr(module, "POLL", 60.0)
+    monkeypatch.setattr(module, "TOGETHER_WITHIN", 60.0)
+    jobs = Jobs()
+    arrivals, job = Arrivals(SimpleNamespace(jobs=jobs)), job_of(jobs, off_its_devices=True)
+    job.supervision.supervisor = SimpleNamespace(channel=SimpleNamespace(closed=threading.Event()))
+    identity = identify(os.getpid())
+    job.processes[identity.pid] = Process("llm", identity, _state=State.SUSPENDED)
+    waiting = threading.Thread(target=arrivals._wait_together, args=(job,), daemon=True)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))
+    arrivals.agent(Peer(channel, identity, HELLO), not_waiting)
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
 @pytest.mark.parametrize("state", [State.RUNNING, State.SUSPENDED])
 def test_a_process_that_comes_in_the_middle_of_a_command_is_recovered_after_it(monkeypatch, state):
     """No journal knows it, and it comes while another command has the turn. A process that is suspended is at rest."""

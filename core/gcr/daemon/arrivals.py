@@ -59,6 +59,7 @@ class Arrivals:
         self._coordinator, self._come, self._gone = coordinator, come, gone
         self._jobs = coordinator.jobs
         self._lock = threading.RLock()
+        self._arrived = threading.Event()  # a peer, of any job
         self._ending = threading.RLock()  # before the others; held until nothing of a dead process is left
 
     def load_journal(self) -> None:
@@ -88,6 +89,7 @@ class Arrivals:
                 job.program.runs_as(asked.pid)
             if identity := identify(peer.pid):
                 self._come(identity)
+        self._arrived.set()
         if job.begun:  # their agents were faster
             threading.Thread(target=self._make_up_all, args=(job,), name="gcr-make-up", daemon=True).start()
         return job
@@ -154,6 +156,7 @@ class Arrivals:
             process.waits = waits
             process.peer, process.file_access = peer, process.file_access or file_access(pid)
             job.processes[pid] = process  # only now: a command may come at once
+            self._arrived.set()
             self._come(peer.identity)
             if stranded(peer):
                 self.begin_recovery(job)
@@ -255,10 +258,11 @@ class Arrivals:
     def _wait_together(self, job: Job) -> None:
         end = time.monotonic() + TOGETHER_WITHIN
         while time.monotonic() < end:
+            self._arrived.clear()
             missing = [p for p in job.begun if p.peer is None and alive(p.identity)]
             if job.supervision.lasts and not missing:
                 return
-            time.sleep(POLL)
+            self._arrived.wait(POLL)
 
     def agent_left(self, process: Process, channel: Channel) -> None:
         """Handles the end of an agent's connection: its process has ended, or connects again."""
