@@ -60,6 +60,7 @@ def test_a_job_moves_while_it_runs_and_prints_what_a_bare_run_prints(nodes: TwoN
     parts = ("published", "pulled", "looked", "brought", "compared", "made", "processes", "ready", "running")
     assert [stop["phases_s"][part] for part in parts] == sorted(stop["phases_s"][part] for part in parts)
     assert (stop["not_filled"], stop["filled_bytes"] >= JOB_BYTES) == ("", True)
+    assert stop["phases_s"]["pulled"] <= stop["phases_s"]["filled"] <= stop["phases_s"]["processes"]
     looked_s = json.loads((nodes.b.folder / "run/gcr/criu.json").read_text())["at"] - began
     assert looked_s < moved.body["wall_s"] - stop["stop_s"], "CRIU is looked at before the stop"
     rounds = moved.body["rounds"]

@@ -57,13 +57,14 @@ def pulled(step: Pull, limit: float, tell: Tell) -> Pulled:
             filled = beside.submit(_filled, step.fill, end) if step.fill else None
             phases_s = restored(max(1.0, end - began)).get("processes_s", {})
             log.info("job %s: its processes are there, phases in seconds: %s", step.job, phases_s)
-            processes_s = time.monotonic() - began
     try:
         _refuse_over(step)
     except NoSuchMigration:  # it was abandoned before there was a process that could have been ended
         _end_arrived(step.job, (step.image,))
         raise
-    return replace(done, processes_s=processes_s, phases_s=phases_s, filled=filled.result() if filled else None)
+    fill = filled.result() if filled else None
+    ends = {**phases_s, "filled": fill.fill_s} if fill and not fill.refused else phases_s
+    return replace(done, processes_s=time.monotonic() - began, phases_s=ends, filled=fill)
 
 
 def _filled(step: Fill, end: float) -> Filled:

@@ -100,7 +100,7 @@ def command(
     found = asked(options, store, partial(revivable, image), _import_more) if image else None
     targets = (found.job,) if found else targets
     if held and found:
-        return _made(options, found, str(image), store, held)
+        return _made(options, found, str(image), store, held, began)
     if attach and found and not found.bytes:
         raise UsageError(f"image {image} has no processes to attach to", hint=f"gcr restore --image {image}")
     request = RestoreRequest(
@@ -136,8 +136,11 @@ def _import_more() -> None:
     import_all()
 
 
-def _made(options: Options, found: Revivable, image: str, store: str | None, job: str) -> int:
-    """Makes the processes of a stopped job, and leaves it suspended. Raises WrongImage for an image of another job."""
+def _made(options: Options, found: Revivable, image: str, store: str | None, job: str, began: float) -> int:
+    """Makes the processes of a stopped job, and leaves it suspended. Raises WrongImage for an image of another job.
+
+    began: the command, by the monotonic clock
+    """
     from gcr.cli.reviving import Reviving
 
     if found.job != job:
@@ -145,7 +148,7 @@ def _made(options: Options, found: Revivable, image: str, store: str | None, job
     if not found.bytes:
         text = f"image {image} has no processes, and job {job} is not here: it has ended"
         raise WrongImage(text, hint="gcr ps --all")
-    made = Reviving(options, image, store, False, time.monotonic())
+    made = Reviving(options, image, store, False, began)
     return made.bring_back(found, lambda: _say_made(made.phases()))
 
 
