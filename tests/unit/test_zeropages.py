@@ -18,12 +18,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from imaging import imaged
 from pagemaps import OF_A_FILE, PAGE, PRESENT, PRIVATE, WINDOW, Entry, entries_of, memory, pagemap
 
-from gcr.cli.unparking import bring
+from gcr.cli.bringing import bring
 from gcr.criu import saving
 from gcr.criu.pages import chunk_sizes
 from gcr.criu.saving import Wishes
+from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
-from gcr.imageerrors import WrongImage
 
 CRIU = Path(os.environ.get("GCR_CRIU") or Path(__file__).parents[2] / "build/criu/criu")
 SECONDS = 30
@@ -68,27 +68,6 @@ def laid(found: Sequence[Run]) -> tuple[list[Entry], list[Entry], dict[int, int]
     return entries, areas, pages
 
 
-def test_what_was_brought_before_is_not_mixed_with_another_image(tmp_path: Path) -> None:
-    """The files that are there were brought by the first look, and the image has been made anew since."""
-    store, out = Store(tmp_path / "store"), tmp_path / "out"
-    for name, content in (("in", b"one"), ("later", b"two")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "core-7.img").write_bytes(content)
-        (tmp_path / name / "tree.json").write_bytes(content)
-    imaged(store, "one", tmp_path / "in")
-    seal = store.images.manifest("one").seal()
-    out.mkdir()
-    (out / "tree.json").write_bytes(b"one")
-    bring("one", out, store, seal)
-    assert {each.name: each.read_bytes() for each in out.iterdir()} == {"core-7.img": b"one", "tree.json": b"one"}
-    store.remove(["one"])
-    imaged(store, "one", tmp_path / "later")
-    (out / "core-7.img").unlink()
-    with pytest.raises(WrongImage, match="has just become another one"):
-        bring("one", out, store, seal)
-    assert [each.name for each in out.iterdir()] == ["tree.json"]
-
-
 def brought(
     there: Path, entries: Sequence[Entry], areas: Sequence[Entry], pages: Mapping[int, int], *, of_criu_4_2: bool = True
 ) -> dict[int, int]:
@@ -99,7 +78,8 @@ def brought(
     (there / "in/pages-1.img").write_bytes(b"".join(bytes([byte]) * PAGE for byte in pages.values()))
     imaged(Store(there / "store"), "one", there / "in", sizes=chunk_sizes(there / "in", WINDOW))
     (there / "out").mkdir()
-    bring("one", there / "out", Store(there / "store"))
+    with ImageReader(Store(there / "store"), "one") as reader:
+        bring(reader, there / "out")
     there = there / "out"
     left = [
         first + number
@@ -167,7 +147,8 @@ def test_criu_restores_what_is_left(tmp_path: Path) -> None:
     saving.dump(CRIU, pid, tmp_path / "in", Wishes(), SECONDS, lambda _ended: None)
     process.wait()
     imaged(Store(tmp_path / "store"), "one", tmp_path / "in", sizes=chunk_sizes(tmp_path / "in", 1 << 18))
-    bring("one", tmp_path / "out", Store(tmp_path / "store"))
+    with ImageReader(Store(tmp_path / "store"), "one") as reader:
+        bring(reader, tmp_path / "out")
     saved, left = (sum(each.stat().st_size for each in (tmp_path / name).glob("pages-*")) for name in ("in", "out"))
     assert left < saved - (6 << 20)
     saving.restore(CRIU, [pid], tmp_path / "out", Wishes(), SECONDS, lambda: None)

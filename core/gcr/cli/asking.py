@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Messages = Iterator[tuple[str, Any]]  # kind and value of each
+
 PULSE_S = 0.2
 _LOOKS = 20  # within the patience
 _LENGTH = 8  # bytes, before each message
@@ -48,6 +50,19 @@ def asked(
     meanwhile: called while `look` is at work
     Raises what either raises; StoreUnusable, DeadlinePassed, WrongKey, KeyUnusable, UnsafeRuntime, UsageError.
     """
+    return asking(options, chosen, lambda store, _line: look(store), meanwhile).answer()
+
+
+def asking(
+    options: Options,
+    chosen: str | None,
+    look: "Callable[[Store | None, Line], T]",
+    meanwhile: Callable[[], object] = lambda: None,
+) -> "Asking[T]":
+    """Returns the work of `look` on a store, which begins later. `look` gets the child's end of the line, too.
+
+    Raises WrongKey, KeyUnusable, UnsafeRuntime, UsageError.
+    """
     path, key = store_path(chosen), options.key()
     key.key()  # here: its command may ask its owner, for longer than a store may be silent
 
@@ -57,13 +72,13 @@ def asked(
         with usable(path):
             store = opened(path, key, line.pulse)
             try:
-                return look(store)
+                return look(store, line)
             except NoSuchImage as error:
                 if store is None:
                     raise without_store(error, path) from error
                 raise
 
-    return Asking(str(path), work, options.timeout, meanwhile=meanwhile).answer()
+    return Asking(str(path), work, options.timeout, meanwhile=meanwhile)
 
 
 class Line:
@@ -88,6 +103,13 @@ class Line:
                 rest = rest[os.write(self.fd, rest) :]
 
 
+class Talk(Struct, frozen=True):
+    """The messages of a child that is at work. `fd`: the descriptor from which they come."""
+
+    fd: int
+    messages: Messages
+
+
 class Asking(Struct, Generic[T]):
     """Waits for a child's work. `whom`: the disk or server that may be silent, as messages call it.
 
@@ -105,20 +127,27 @@ class Asking(Struct, Generic[T]):
 
     def answer(self) -> T:
         """Raises what `work` or `meanwhile` raises; StoreUnusable, DeadlinePassed, PeerGone."""
+        with self.under_way() as talk:
+            self.meanwhile()
+            found: T = self.awaited(talk)
+            return found
+
+    @contextmanager
+    def under_way(self) -> Iterator[Talk]:
+        """Does the work within the block, which it ends with, done or not."""
         ours, theirs = os.pipe()
-        child = 0
+        child, owner = 0, os.getpid()
         try:
             with _interrupted_later():
                 child = self._begun(ours, theirs)
-            self.meanwhile()
-            return self._awaited(ours)
+            yield Talk(ours, self._messages(ours))
         except KeyboardInterrupt:
             if child:
                 os.kill(child, signal.SIGTERM)
                 _await_end(ours, self.grace)
             raise
         finally:
-            if child:
+            if child and owner == os.getpid():  # and not in a process that was forked within the block
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, os.WNOHANG)
             os.close(ours)
@@ -132,12 +161,16 @@ class Asking(Struct, Generic[T]):
         os.close(theirs)
         return child
 
-    def _awaited(self, fd: int) -> T:
-        for kind, value in self._messages(fd):
+    def begin_anew(self) -> None:
+        """Counts the timeout from now on."""
+        self._began = time.monotonic()
+
+    def awaited(self, talk: Talk, until: str = "answer") -> Any:
+        """Returns the answer, or an earlier message of this kind. Raises as `answer`."""
+        for kind, value in talk.messages:
+            if kind == until:
+                return value
             match kind:
-                case "answer":
-                    found: T = value
-                    return found
                 case "refused":
                     raise _again(*value)
                 case "failed":
@@ -148,7 +181,7 @@ class Asking(Struct, Generic[T]):
                     logging.getLogger(value[0]).log(*value[1:])
         raise PeerGone(f"the process that looked at {self.whom} died")
 
-    def _messages(self, fd: int) -> Iterator[tuple[str, Any]]:
+    def _messages(self, fd: int) -> Messages:
         came = bytearray()
         while data := self._some(fd):
             came += data

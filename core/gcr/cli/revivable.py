@@ -1,6 +1,7 @@
 """The first look of `gcr restore` at an image: its job, the size of its processes, and the notes beside them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -22,32 +23,40 @@ class Revivable(Struct, frozen=True):
     """The job of an image. `bytes`: of the files in which its processes are; 0 without any.
 
     contained: the text of `container.json`, where a container's runtime has the processes; empty otherwise
-    notes: contents of those of NOTES that are there, by name · seal: of the image
+    notes: contents of those of NOTES that are there, by name
     """
 
     job: str
     bytes: int
     contained: str = ""
     notes: Mapping[str, _Content] = field(default_factory=dict)
-    seal: _Content = b""
 
 
-def revivable(image: str, store: "Store | None") -> Revivable:
-    """Raises NoSuchImage, Damaged, WrongImage and others of the store."""
+@contextmanager
+def revivable(image: str, store: "Store | None") -> "Iterator[tuple[Revivable, ImageReader | None]]":
+    """Yields what is in an image, and its reader for the block; None where there are no files to be read.
+
+    Raises NoSuchImage, Damaged, WrongImage and others of the store.
+    """
     if store is None:
         raise NoSuchImage(f"no image {image!r}", hint="gcr images")
     manifest = store.images.manifest(image)
     if not manifest.files:
-        return Revivable(manifest.source.job, 0)
+        yield Revivable(manifest.source.job, 0), None
+        return
     from gcr.image.read.reader import ImageReader
 
-    with ImageReader(store, image) as reader:
-        manifest = reader.manifest  # another image may have its name by now
-        job, seal = manifest.source.job, manifest.seal()
-        if CONTAINED in reader.files:
-            return Revivable(job, 0, _content(reader, CONTAINED).decode(), seal=seal)
-        notes = {name: _content(reader, name) for name in NOTES if name in reader.files}
-        return Revivable(job, sum(file.bytes for file in manifest.files), notes=notes, seal=seal)
+    with ImageReader(store, image, came=lambda _bytes: store.pulse()) as reader:
+        yield _described(reader), reader
+
+
+def _described(reader: "ImageReader") -> Revivable:
+    manifest = reader.manifest  # another image may have its name by now
+    job = manifest.source.job
+    if CONTAINED in reader.files:
+        return Revivable(job, 0, _content(reader, CONTAINED).decode())
+    notes = {name: _content(reader, name) for name in NOTES if name in reader.files}
+    return Revivable(job, sum(file.bytes for file in manifest.files), notes=notes)
 
 
 def _content(reader: "ImageReader", name: str) -> bytes:

@@ -9,11 +9,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gcr.cli import parts
-from gcr.cli.asking import asked
+from gcr.cli.opening import Opening
 from gcr.cli.options import Options
 from gcr.cli.output import say_stopped
-from gcr.cli.revivable import Revivable
-from gcr.cli.unparking import bring, import_all, revival_in, reviver
+from gcr.cli.unparking import import_all, revival_in, reviver
 from gcr.criu import known, program
 from gcr.dumpfolder import dump_folder
 from gcr.faults import reach
@@ -47,14 +46,19 @@ class Reviving(Struct, frozen=True):
     in_place: bool = False
     _marks: dict[str, float] = field(default_factory=dict)
 
-    def bring_back(self, found: Revivable, then: Callable[[], int]) -> int:
+    def bring_back(self, opened: Opening, then: Callable[[], int]) -> int:
         """Brings the processes back, suspended, and then does the rest. Returns its exit code, or the program's.
 
         Raises CriuUnusable, FilesChanged, NotRestored, WrongImage, WrongState; then there is no process of it.
         """
+        from gcr.image.read.folder import put_files
+
         import_all()
+        found = opened.found
         with dump_folder(found.bytes, secret=bool(self.options.key().key())) as folder:
-            done: Outcome = run(self._spec(found, folder), lambda _job, _pid: self._rest(then))
+            put_files(found.notes, folder)
+            opened.bring(folder)  # beside all that follows, until no process may be made without it
+            done: Outcome = run(self._spec(opened, folder), lambda _job, _pid: self._rest(then))
         if done.image:
             say_stopped(done.job, done.image)
         return done.code if self.attach else self._rest(then)
@@ -70,37 +74,31 @@ class Reviving(Struct, frozen=True):
     def _mark(self, phase: str) -> None:
         self._marks[phase] = time.monotonic()
 
-    def _spec(self, found: Revivable, folder: Path) -> JobSpec:
-        from gcr.image.read.folder import put_files
-
-        put_files(found.notes, folder)
+    def _spec(self, opened: Opening, folder: Path) -> JobSpec:
         kept = KeptImage(str(store_of(self.image, self.store)), self.image, bool(self.options.key().key()))
         revival = replace(revival_in(folder, program.find(), kept), in_place=self.in_place)
         stopped, decision = revival.stopped, revival.stopped.decision
         simulated = decision.backend if decision.simulated else None
         return JobSpec(
             stopped.argv,
-            found.job,
+            opened.found.job,
             detach=not self.attach,
             backend=decision.backend,
             simulate=simulated,
             simulator=parts.simulator_of(simulated) if simulated else None,
             environment=dict(decision.environment),
-            revival=replace(revival, prepare=partial(self._prepare, found, revival)),
+            revival=replace(revival, prepare=partial(self._prepare, opened, revival), let_go=opened.let_go),
             reviver=reviver,
         )
 
-    def _prepare(self, found: Revivable, revival: Revival) -> None:
-        """Brings the files of the processes, and compares those that they had open. No process is made before."""
-
-        def look() -> None:
-            known.look(revival.criu)
-            self._mark("looked")
-
+    def _prepare(self, opened: Opening, revival: Revival) -> None:
+        """Awaits the files of the processes, and compares those that they had open. No process is made before."""
         reach("restore.registered")
-        asked(self.options, self.store, lambda store: bring(self.image, revival.folder, store, found.seal), look)
+        known.look(revival.criu)
+        self._mark("looked")
+        opened.await_brought()
         self._mark("brought")
-        log = runs.log_path(found.job, runs.identifier(revival.stopped.token))
+        log = runs.log_path(opened.found.job, runs.identifier(revival.stopped.token))
         revival.refuse_impossible(str(log))
         self._mark("compared")
 

@@ -1,24 +1,22 @@
-"""The way back of processes from an image: their files in a folder, and the revival of a parked job from its own store.
+"""The way back of processes from a folder with their files, and the revival of a parked job from its own store.
 
 The supervisor of a parked job makes its processes again. It knows no stores: this module is its `Reviver`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcr.cli.asking import Asking, Line
-from gcr.cli.revivable import revivable
-from gcr.criu import known, program, tree, zeropages
-from gcr.criu.pagemap import PAGE
+from gcr.cli.opening import opening
+from gcr.criu import known, program, tree
 from gcr.criu.plugins import plugins_of
 from gcr.dumpfolder import dump_folder
 from gcr.errors import WrongState
-from gcr.imageerrors import NoSuchImage, WrongImage
 from gcr.job.decisions import KeptImage
 from gcr.job.stopped import StoppedJob
-from gcr.listing import listed
 from gcr.runtime import socket_path
 from gcr.supervisor.revival import Revival
 
@@ -34,9 +32,12 @@ def reviver(store: str, image: str, log: str | None) -> Iterator[Revival]:
     """
     criu = known.look(program.find()).program
     import_all()
-    size = Asking(store, lambda line: revivable(image, _opened(store, line)).bytes).answer()
-    with dump_folder(size, secret=False) as folder:
-        Asking(store, lambda line: bring(image, folder, _opened(store, line))).answer()
+    with (
+        opening(image, partial(_asking, store)) as opened,
+        dump_folder(opened.found.bytes, secret=False) as folder,
+    ):
+        opened.bring(folder)
+        opened.await_brought()
         revival = revival_in(folder, criu, KeptImage(store, image))
         revival.refuse_impossible(log)
         yield revival
@@ -48,9 +49,14 @@ def import_all() -> None:
     They are forked beside the supervisor's other threads. A child that finds an import of theirs under way would wait
     for it for ever.
     """
+    import gcr.cli.bringing
     import gcr.image.read.folder
     import gcr.image.read.reader
     import gcr.image.store.store  # noqa: F401
+
+
+def _asking(store: str, look: "Callable[[Store | None, Line], None]") -> Asking[None]:
+    return Asking(store, lambda line: look(_opened(store, line), line))
 
 
 def _opened(store: str, line: Line) -> "Store":
@@ -65,28 +71,6 @@ def revival_in(folder: Path, criu: Path, kept: KeptImage) -> Revival:
     _refuse_elsewhere(stopped)
     plugins = plugins_of(stopped.decision.backend, stopped.decision.simulated)
     return Revival(criu, folder, stopped, tree.saved_in(folder), kept, plugins)
-
-
-def bring(image: str, folder: Path, store: "Store | None", seal: bytes = b"") -> None:
-    """Makes CRIU's files in a folder, each byte compared, but for pages of zeros that CRIU need not restore.
-
-    A file that is there was brought before, from the image of this `seal`. Raises NoSuchImage, Damaged, StoreUnusable
-    and others of the store; WrongImage where the image is another one now.
-    """
-    from gcr.image.read.folder import bring_file, bring_folder
-    from gcr.image.read.reader import ImageReader
-
-    if store is None:
-        raise NoSuchImage(f"no image {image!r}", hint="gcr images")
-    with ImageReader(store, image, came=lambda _bytes: store.pulse()) as reader:
-        if seal and reader.manifest.seal() != seal:
-            raise WrongImage(f"image {image} has just become another one", hint="again")
-        pages = {name for name in reader.files if name.startswith("pages-")}
-        bring_folder(reader, folder, reader.files.keys() - pages - {each.name for each in listed(folder)})
-        spare = zeropages.spare(folder, lambda name: reader.files[name][1].bytes if name in pages else -1)
-        bring_folder(reader, folder, pages - spare.keys())
-        for name, known in spare.items():
-            known.leave_out(bring_file(reader, name, folder, known.spans, PAGE))
 
 
 def _refuse_elsewhere(stopped: StoppedJob) -> None:

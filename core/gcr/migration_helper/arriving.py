@@ -34,7 +34,7 @@ REST_S = 60.0  # for a job to come to rest, or to end
 _LOOK_S = 0.02
 _AWAIT_S = 1.0  # that the source may take to say that it has the image; then it is asked again
 _RESTORES = (  # imports of the command that makes processes
-    *("gcr.cli.commands.restore", "gcr.cli.reviving", "gcr.supervisor.process"),
+    *("gcr.cli.commands.restore", "gcr.cli.reviving", "gcr.cli.bringing", "gcr.supervisor.process"),
     *("gcr.image.read.folder", "gcr.image.read.reader", "gcr.image.store.store", "gcr.image.disk.failing"),
     *("google.protobuf.descriptor_pool", "google.protobuf.message_factory", "google.protobuf.descriptor_pb2"),
 )

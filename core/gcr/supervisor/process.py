@@ -246,6 +246,8 @@ def supervise(spec: JobSpec, told: Callable[[str, int], object]) -> Outcome:
                 _prepared(spec.revival.prepare, stream, stop, before)
             return _await_detached(stream, stop, before)
     close_all([answer, stop])
+    if spec.revival:
+        spec.revival.let_go()
     os.setsid()
     os._exit(_run_detached(spec, tell, stopped, before))
 

@@ -50,6 +50,7 @@ class Revival(Struct, frozen=True):
     criu: the program · folder: with CRIU's files · image: where its device memory is · plugins: of CRIU's
     in_place: it comes back on the devices that it left
     prepare: called by the starter once the job is registered; there is no process before it returns
+    let_go: called in the half that stays of a detached job, which has descriptors of its starter's
     """
 
     criu: Path
@@ -60,6 +61,7 @@ class Revival(Struct, frozen=True):
     plugins: Sequence[Path] = ()
     in_place: bool = False
     prepare: Callable[[], object] = lambda: None
+    let_go: Callable[[], object] = lambda: None
 
     @property
     def fills(self) -> ParkedIn | None:

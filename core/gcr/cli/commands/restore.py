@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 import click
@@ -10,10 +11,11 @@ from msgspec.structs import replace
 from gcr.api.reports import RestoreReport
 from gcr.api.requests import RestoreRequest
 from gcr.cli import completing, summaries
-from gcr.cli.asking import asked
+from gcr.cli.asking import asking
+from gcr.cli.opening import Opening, opening
 from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_targets, store_option
 from gcr.cli.output import print_json, success
-from gcr.cli.revivable import Revivable, revivable
+from gcr.cli.revivable import Revivable
 from gcr.cli.transfer import transfer
 from gcr.errors import UsageError
 from gcr.image.store.location import store_of
@@ -97,34 +99,43 @@ def command(
         raise UsageError("--without is for one job", hint=f"gcr restore {targets[0]}")
     if attach and not image:
         raise UsageError("--attach is for a job that was stopped, with --image NAME")
-    found = asked(options, store, partial(revivable, image), _import_more) if image else None
-    targets = (found.job,) if found else targets
-    if held and found:
-        return _made(options, found, str(image), store, held, began)
-    if attach and found and not found.bytes:
-        raise UsageError(f"image {image} has no processes to attach to", hint=f"gcr restore --image {image}")
-    request = RestoreRequest(
-        target=targets[0],
-        timeout=options.timeout,
-        backend=options.backend,
-        image=image,
-        store=store_of(image, store),
-        encrypted=options.key_named,
-        devices=devices,
-        without=tuple(without),
-        container=(found.contained or None) if found else None,
-    )
-    all_of_them = [replace(request, target=each) for each in targets]
-    restored = partial(transfer, all_of_them, options, RestoreReport, summaries.of_restore)
-    if not (image and found and found.bytes):
-        return restored()
-    from gcr.cli.reviving import Reviving, is_here
+    with ExitStack() as within:
+        opened = within.enter_context(opening(image, partial(asking, options, store), _import_more)) if image else None
+        if held and opened:
+            return _made(options, opened, str(image), store, held, began)
+        found = opened.found if opened else None
+        targets = (found.job,) if found else targets
+        if attach and found and not found.bytes:
+            raise UsageError(f"image {image} has no processes to attach to", hint=f"gcr restore --image {image}")
+        request = RestoreRequest(
+            target=targets[0],
+            timeout=options.timeout,
+            backend=options.backend,
+            image=image,
+            store=store_of(image, store),
+            encrypted=options.key_named,
+            devices=devices,
+            without=tuple(without),
+            container=(found.contained or None) if found else None,
+        )
+        all_of_them = [replace(request, target=each) for each in targets]
+        restored = partial(transfer, all_of_them, options, RestoreReport, summaries.of_restore)
+        if opened and found and _is_gone(found):
+            from gcr.cli.reviving import Reviving
 
-    if is_here(found.job):
-        return restored()
-    reviving = Reviving(options, image, store, attach, began, in_place=not devices)
-    told = lambda report: replace(report, processes_s=reviving.phases())  # noqa: E731
-    return reviving.bring_back(found, partial(restored, amended=told))
+            reviving = Reviving(options, str(image), store, attach, began, in_place=not devices)
+            told = lambda report: replace(report, processes_s=reviving.phases())  # noqa: E731
+            return reviving.bring_back(opened, partial(restored, amended=told))
+    return restored()
+
+
+def _is_gone(found: Revivable) -> bool:
+    """Returns whether the processes of the image have to be made again: no daemon knows the job."""
+    if not found.bytes:
+        return False
+    from gcr.cli.reviving import is_here
+
+    return not is_here(found.job)
 
 
 def _import_more() -> None:
@@ -136,20 +147,21 @@ def _import_more() -> None:
     import_all()
 
 
-def _made(options: Options, found: Revivable, image: str, store: str | None, job: str, began: float) -> int:
+def _made(options: Options, opened: Opening, image: str, store: str | None, job: str, began: float) -> int:
     """Makes the processes of a stopped job, and leaves it suspended. Raises WrongImage for an image of another job.
 
     began: the command, by the monotonic clock
     """
     from gcr.cli.reviving import Reviving
 
+    found = opened.found
     if found.job != job:
         raise WrongImage(f"image {image} is of job {found.job}, and not of {job}", hint="gcr images")
     if not found.bytes:
         text = f"image {image} has no processes, and job {job} is not here: it has ended"
         raise WrongImage(text, hint="gcr ps --all")
     made = Reviving(options, image, store, False, began)
-    return made.bring_back(found, lambda: _say_made(made.phases()))
+    return made.bring_back(opened, lambda: _say_made(made.phases()))
 
 
 def _say_made(phases: Mapping[str, float]) -> int:
