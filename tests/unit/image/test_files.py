@@ -1,6 +1,8 @@
 """Files in an image: what CRIU saved of a process tree goes to the store beside its device memory, and comes back."""
 
+import errno
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,30 @@ def test_an_image_without_files_is_of_the_first_format(plain: Store, tmp_path: P
     imaged(plain, "two", folder_of(tmp_path / "in", SOME))
     document = json.loads((plain.path / "images/two.json").read_text())
     assert document["format"] == 2 and len(document["image"]["files"]) == len(SOME)
+
+
+@pytest.mark.parametrize("takes", [5000, 0])
+def test_a_folder_that_takes_few_bytes_at_a_time_has_all_and_one_that_is_full_says_so(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes: int
+) -> None:
+    """Chunks with rests of blocks are several pieces of one write. An error is the folder's, and not the store's."""
+    content, pwritev = bytes_of(5, MANY), os.pwritev
+    imaged(
+        store, "one", folder_of(tmp_path / "in", {"pages-1.img": content}), (), {"pages-1.img": [5001] * 157 + [5371]}
+    )
+
+    def some(fd: int, pieces: Sequence[memoryview], at: int) -> int:
+        if not takes:
+            raise OSError(errno.ENOSPC, "no room")
+        return pwritev(fd, [pieces[0][:takes]], at)
+
+    monkeypatch.setattr(os, "pwritev", some)
+    if takes:
+        assert brought(store, "one", tmp_path / "out") == {"pages-1.img": content}
+    else:
+        with pytest.raises(OSError, match="no room") as full:
+            brought(store, "one", tmp_path / "out")
+        assert full.value.errno == errno.ENOSPC
 
 
 def test_no_byte_of_a_damaged_file_is_handed_on(plain: Store, tmp_path: Path) -> None:

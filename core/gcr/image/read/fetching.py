@@ -22,6 +22,7 @@ from gcr.image.chunks.index import Run
 from gcr.image.disk.bounce import buffers
 from gcr.image.disk.threads import working
 from gcr.image.pack.reader import OpenPack, PackReader
+from gcr.image.read.filepart import FilePart
 from gcr.imageerrors import Damaged
 
 GROUP_BYTES = 8 << 20  # of chunks that are read together, or one chunk
@@ -41,12 +42,12 @@ class Into(Enum):
 class Group(Struct, frozen=True):
     """Chunks that lie one behind the other in a pack, and their target, where they will.
 
-    into: for a run that `PackReader.fits` the target; else BUFFER
+    into: for a run that `PackReader.fits` the target; else BUFFER, as for a file
     """
 
     pack: PackReader
     run: Run
-    target: memoryview
+    target: memoryview | FilePart
     into: Into = Into.BUFFER
 
 
@@ -93,7 +94,7 @@ class Fetcher:
         group = job.group
         block, size = group.pack.extent(group.run)
         buffer = None if self._goes_in_place(group) else self._free.get()
-        stored = group.target if buffer is None else buffer[:size]
+        stored = memoryview(group.target) if buffer is None else buffer[:size]  # type: ignore[arg-type]
         if self._does(job, lambda: self._at_hand(group.pack).blocks(block, stored)):
             self._compare(partial(self._take, job, buffer, stored))
         else:
@@ -111,8 +112,10 @@ class Fetcher:
         group = job.group
         if buffer is None:
             self._does(job, lambda: group.pack.compared(group.run, stored))
+        elif isinstance(group.target, FilePart):
+            self._does(job, partial(_write, group.target, group, stored))
         else:
-            self._does(job, lambda: group.pack.take(group.run, stored, group.target))
+            self._does(job, partial(group.pack.take, group.run, stored, group.target))
         self._does(job, lambda: job.call.came(len(group.target)))
         self._over(job, buffer)
 
@@ -144,6 +147,11 @@ class Fetcher:
             self._hand.file = self._hand.open.enter_context(pack.opened())
             self._hand.pack = pack
         return self._hand.file
+
+
+def _write(target: FilePart, group: Group, stored: memoryview) -> None:
+    """Writes chunks that were read, once each was compared. Raises Damaged before it writes any; Unwritten."""
+    target.write(group.run.pieces(group.pack.compared(group.run, stored)))
 
 
 class Call:

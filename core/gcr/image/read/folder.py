@@ -1,10 +1,10 @@
 """Brings the files of an image to a folder, where CRIU reads them."""
 
-import mmap
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from gcr.image.read.filepart import Unwritten
 from gcr.image.read.reader import ImageReader, Span
 
 
@@ -33,13 +33,12 @@ def bring_file(
     """
     left = [*reader.zeros(name, spare, unit)]
     size = reader.files[name][1].bytes - sum(end - begin for begin, end in left)
-    made = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    made = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        if size:
-            os.ftruncate(made, size)
-            for at, length in reader.stored(name, left):
-                os.posix_fallocate(made, at, length)  # no room is an error here, and a signal where it is written
-            reader.read_file(name, memoryview(mmap.mmap(made, size)), left)
+        os.ftruncate(made, size)
+        reader.write_file(name, made, left)
+    except Unwritten as failed:
+        raise failed.error from failed
     finally:
         os.close(made)
     return left

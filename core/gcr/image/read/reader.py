@@ -23,6 +23,7 @@ from gcr.image.files.smallfiles import files_of
 from gcr.image.pack.format import Pack
 from gcr.image.pack.reader import PackReader
 from gcr.image.read.fetching import GROUP_BYTES, Call, Fetcher, Group, Into
+from gcr.image.read.filepart import FilePart
 from gcr.image.read.places import Part, Places, checked_places
 from gcr.image.store.store import Store
 from gcr.imageerrors import Damaged
@@ -79,15 +80,24 @@ class ImageReader:
             wanted += self._placed(first, chunk_count(size, line.chunk_bytes), at)
         self._bring(wanted, target, Into.TARGET_IF_CACHED)
 
-    def read_file(self, name: str, target: memoryview, left: Sequence[Span] = ()) -> None:
-        """Reads a file, without the spans that are `left` out, into a target that is zero.
+    def read_file(self, name: str, target: memoryview) -> None:
+        """Reads a file into a target that is zero. Raises UsageError for an unknown name, or a target of another size.
 
-        Writes to the `stored` bytes alone: those of a sparse file may be missing elsewhere. Raises UsageError for an
-        unknown name, or a target of another size.
+        Writes no zeros there.
         """
-        if self._file(name)[1].bytes - sum(end - begin for begin, end in left) != len(target):
+        if self._file(name)[1].bytes != len(target):
             raise UsageError(f"image {self.name} has no file {name!r} of {len(target)} bytes")
-        self._bring(self._kept(name, left), target, Into.BUFFER)
+        self._bring(self._kept(name, ()), target, Into.BUFFER)
+
+    def write_file(self, name: str, fd: int, left: Sequence[Span] = ()) -> None:
+        """Writes a file, without the spans that are `left` out, to an empty one of its size; other zeros are holes.
+
+        Raises UsageError for an unknown name; Unwritten where the file takes no bytes.
+        """
+        with usable(self.store.path):
+            wanted = _joined(self._kept(name, left))
+            groups = (group for part, at in wanted for group in self._groups_of(part, FilePart(fd, at, part.size)))
+            self._fetcher.bring(groups, self.came)
 
     def begin_chunks(self, name: str, first: int, target: memoryview) -> "Reading":
         """Begins to read whole chunks of a file, from the chunk `first` on, as many as `target` has bytes of.
@@ -105,10 +115,6 @@ class ImageReader:
         with usable(self.store.path):
             groups = self._groups(self._placed(number + first, count, 0), target, Into.TARGET)
             return Reading(self._fetcher.begin(groups, self.came), self.store.path)
-
-    def stored(self, name: str, left: Sequence[Span] = ()) -> Iterator[tuple[int, int]]:
-        """Yields what is not zeros of a file, run by run: offset without what is `left` out, and bytes."""
-        return ((at, part.size) for part, at in self._kept(name, left))
 
     def zeros(self, name: str, within: Sequence[Span], unit: int) -> Iterator[Span]:
         """Yields the chunks of zeros of a file that lie in one of the spans, which are in order. Raises UsageError.
@@ -188,11 +194,16 @@ class ImageReader:
             if part.pack == ZEROS:
                 self._clear(target[at : at + part.size])
                 continue
-            pack = self._packs[part.pack]
-            for run in pack.runs(part.there, part.until, GROUP_BYTES):
-                there = target[at : at + run.size]
-                yield Group(pack, run, there, into if pack.fits(run, there) else Into.BUFFER)
-                at += run.size
+            yield from self._groups_of(part, target[at : at + part.size], into)
+
+    def _groups_of(self, part: Part, target: memoryview | FilePart, into: Into = Into.BUFFER) -> Iterator[Group]:
+        """Yields the chunks of a part, which lie in a pack."""
+        pack, at = self._packs[part.pack], 0
+        for run in pack.runs(part.there, part.until, GROUP_BYTES):
+            there = target[at : at + run.size]
+            fits = isinstance(there, memoryview) and into is not Into.BUFFER and pack.fits(run, there)
+            yield Group(pack, run, there, into if fits else Into.BUFFER)
+            at += run.size
 
     def _clear(self, target: memoryview) -> None:
         for at in range(0, len(target), GROUP_BYTES):
