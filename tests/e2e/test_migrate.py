@@ -167,6 +167,27 @@ def test_a_source_daemon_that_dies_leaves_the_job_at_the_source(nodes: TwoNodes,
     runs_at(nodes, "a", out)
 
 
+@pytest.mark.parametrize("daemon", ["lives", "dies"])
+@pytest.mark.slow
+def test_the_target_makes_the_processes_while_those_of_the_source_are_ended(nodes: TwoNodes, daemon: str) -> None:
+    """It does not wait for that, and opens nothing before. If the source's daemon dies then, the source has the job."""
+    out, held = nodes.run(*WORDS), nodes.a.folder / "published"
+    nodes.a.inject(f"checkpoint.published hold {nodes.a.place}/published")
+    moving = nodes.begin()
+    nodes.until(lambda: held.exists() and "its processes are there" in nodes.b.logs(), "they are there")
+    assert nodes.b.state("llm") == "suspended"
+    assert nodes.a.pids("moving_victim")
+    if daemon == "dies":
+        nodes.a.kill("gcr.daemon")
+    held.unlink()
+    said = nodes.said(moving)
+    if said.body["outcome"] == "unsettled":
+        assert nodes.a.gcr("daemon", "start").code == 0
+        said = nodes.migrate("--recover")
+    assert said.body["outcome"] == ("done" if daemon == "lives" else "taken_back"), said
+    runs_at(nodes, "b" if daemon == "lives" else "a", out)
+
+
 @pytest.mark.parametrize("what", ["gcr.daemon", "moving_victim"])
 @pytest.mark.slow
 def test_a_death_at_the_target_before_it_has_the_job_leaves_it_at_the_source(nodes: TwoNodes, what: str) -> None:

@@ -19,12 +19,14 @@ class World:
     """`source`: its stage, empty without a record · `arriving`: the target has a record
 
     at_a, at_b: `runs`, `saved` (in an image or suspended) or empty, where the job is not
+    chance: tells whether the target is quicker than the end of the source's processes
     """
 
     source: str = ""
     arriving: bool = False
     at_a: str = "runs"
     at_b: str = ""
+    chance: random.Random = field(default_factory=random.Random)
     trace: list[tuple[str, ...]] = field(default_factory=list)
 
     def do(self, order: Order) -> Heard:
@@ -57,6 +59,8 @@ class World:
         if self.at_a != "runs" or self.source != "leaving":
             return Heard.FAILED
         self.at_a = "saved"
+        if self.arriving and self.chance.random() < 0.5:  # it has awaited the image: no order is needed for that
+            self.at_b = "saved"
         return Heard.DONE
 
     def _bring(self) -> Heard:
@@ -151,7 +155,7 @@ def settled(world: World) -> None:
 def test_whatever_fails_the_job_runs_at_one_node_at_most_and_in_the_end_at_one():
     seen = set()
     for seed in range(SEEDS):
-        chance, world = random.Random(seed), World()
+        chance, world = random.Random(seed), World(chance=random.Random(-seed))
         outcome = carried_out(world, chance, Task.MIGRATE, chance.choice((0.05, 0.3, 0.7)))
         seen.add(outcome)
         if outcome is Outcome.DONE:
@@ -166,7 +170,7 @@ def test_whatever_fails_the_job_runs_at_one_node_at_most_and_in_the_end_at_one()
 
 def test_a_recovery_beside_a_coordinator_that_lives_does_no_harm():
     for seed in range(SEEDS):
-        chance, world = random.Random(seed), World()
+        chance, world = random.Random(seed), World(chance=random.Random(-seed))
         under_way = [
             steps(world, chance, Task.MIGRATE, 0.1),
             *(steps(world, chance, Task.RECOVER, 0.1) for _ in range(chance.randrange(1, 3))),
