@@ -1,7 +1,7 @@
 """All devices of a machine at once: a job on each of them, and one process that uses all of them.
 
 Both are measured beside the same on one device alone, and beside plain copies of all devices at once (link.py), which
-is what the machine's host memory can do.
+is what the machine's host memory can do. Every swap copies all: no copy is kept from the one before.
 """
 
 import json
@@ -15,9 +15,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from kept_copy import KEEP_COPY
 from link import DOWN, UP
 from overhead import start_daemon
-from program import Program, fill
+from program import Program, daemons_with, fill
 from sharing_jobs import gathered, goal
 from stats import median
 
@@ -75,8 +76,9 @@ def started(
     commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]], run_flags: Sequence[str]
 ) -> Iterator[Sequence[Program]]:
     """Yields the jobs, which begin side by side and are ready."""
-    start_daemon()
     with ExitStack() as stack:
+        stack.enter_context(daemons_with(KEEP_COPY, "0"))
+        start_daemon()
         programs = [
             stack.enter_context(Program(command, f"all-{number}", environment, run_flags, wait=False))
             for number, (command, environment) in enumerate(zip(commands, environments, strict=True))

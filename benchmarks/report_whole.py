@@ -14,7 +14,7 @@ def lines(found: Mapping[str, Row]) -> Iterator[Line]:
             yield from _of(f"{size} GiB", row)
     if (ours := found.get("whole-8")) and (theirs := found.get("criu-8")):
         yield from _beside(ours, theirs)
-    if (ours := found.get("whole-context")) and (theirs := found.get("criu-8")):
+    if (ours := found.get("whole-context")) and (theirs := found.get("criu-8") or found.get("criu-context")):
         yield from _pages_alone(ours, theirs["context"])
 
 

@@ -89,6 +89,7 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         "whole-8": lambda: whole.measure(images.program(8)),
         "whole-context": lambda: whole.measure(images.program(whole.CONTEXT_GIB)),
         "whole-32": lambda: whole.measure(images.program(32)),
+        "criu-context": lambda: whole.by_criu({"context": images.program(whole.CONTEXT_GIB)}),
         "criu-8": lambda: whole.by_criu({"context": images.program(whole.CONTEXT_GIB), "8 GiB": images.program(8)}),
     }
 

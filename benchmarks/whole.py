@@ -2,9 +2,9 @@
 
 `whole-8`, `whole-32`: gcr, a generation for each of WAYS, restored to the first right answer of the program.
 `whole-context`: the same of the program with hardly any device memory (the pages of the host and the context alone).
-`criu-8`: CRIU and the driver's own checkpoint, of the programs of `whole-context` and `whole-8`. It needs
-GCR_BENCHMARK_CRIU, a folder with CRIU's `cuda_plugin.so` and NVIDIA's `cuda-checkpoint`; neither is part of gcr. The
-program speaks through a named pipe and a file.
+`criu-8`: CRIU and the driver's own checkpoint, of the programs of `whole-context` and `whole-8`; `criu-context`: of the
+first alone. They need GCR_BENCHMARK_CRIU, a folder with CRIU's `cuda_plugin.so` and NVIDIA's `cuda-checkpoint`; neither
+is part of gcr. The program speaks through a named pipe and a file.
 """
 
 import os
