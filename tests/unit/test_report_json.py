@@ -31,8 +31,8 @@ from gcr.engine.node import Course, World
 from gcr.engine.work import Options
 from gcr.errors import GcrError
 from gcr.job.process import Process
-from gcr.job.states import Way
-from gcr.processes import ProcessIdentity
+from gcr.job.states import State, Way
+from gcr.processes import ProcessIdentity, identify
 from gcr.protocol.operations.image import ParentFound, Written
 from gcr.protocol.operations.worker import Drained, Moved
 
@@ -232,6 +232,20 @@ MADE = {
     ),
     "damaged image": (lambda: ImageInfo(image="warm", damaged="gone"), {"image": "warm", "damaged": "gone"}),
 }
+
+
+def test_a_process_that_ended_on_its_way_back_has_no_row() -> None:
+    """A migration gives no job away that has only such processes. One that is suspended may be away, in an image."""
+    there = job()
+    del there.processes[8]
+    labels, myself = Labels({there.world: {ONE: "nvidia:0"}}), identify(os.getpid())
+    assert myself
+    for state, rows in ((State.RESTORING, 0), (State.SUSPENDED, 2), (State.RUNNING, 2)):
+        there.processes[7]._state = state
+        assert len(reports.of_job(there, labels, None).processes) == rows
+    there.processes[7]._state = State.RESTORING
+    there.processes[7].identity = myself
+    assert len(reports.of_job(there, labels, None).processes) == 2
 
 
 @pytest.mark.parametrize("how", MADE)

@@ -228,11 +228,19 @@ def of_job(
         image=row(job.results.imaging) if job.results.imaging else None,
         images=tuple(row(each) for each in job.results.images),
         only_in=_only_in(job),
-        processes=tuple(row for process in job.living for row in _infos(process, job, labels, shared, resident)),
+        processes=tuple(row for process in _there(job) for row in _infos(process, job, labels, shared, resident)),
         arena=arena,
         changing=job.turn.is_awaited,
         cut=cut,
     )
+
+
+def _there(job: Job) -> Sequence[Process]:
+    """Returns the processes of a job. One that ended on its way back is none, also before the daemon has noticed.
+
+    A migration looks here before it gives the job away. Elsewhere a process may be away, and come back from an image.
+    """
+    return [process for process in job.living if process.state is not State.RESTORING or not process.ended]
 
 
 def _infos(process: Process, job: Job, labels: Labels, shared: Rows, resident: Resident) -> list[ProcessInfo]:
