@@ -132,7 +132,10 @@ def at_rest(machine: Machine) -> str:
 
     def rest() -> str | None:
         row = machine.job("llm")
-        return "gone" if row is None else row["state"] if row["state"] in LASTING and not row["changing"] else None
+        if row is None:
+            return "gone"
+        lasts = row["state"] in LASTING and not row["changing"]
+        return row["state"] if lasts and row["processes"] else None  # without one it is to come back, or is just over
 
     state = until(rest, PATIENCE, "the job comes to rest")
     if state in LASTING[1:]:
