@@ -134,8 +134,9 @@ def at_rest(machine: Machine) -> str:
         row = machine.job("llm")
         if row is None:
             return "gone"
-        lasts = row["state"] in LASTING and not row["changing"]
-        return row["state"] if lasts and row["processes"] else None  # without one it is to come back, or is just over
+        if row["state"] == "running" and not row["processes"]:  # they are to come back, or it is just over
+            return None
+        return row["state"] if row["state"] in LASTING and not row["changing"] else None
 
     state = until(rest, PATIENCE, "the job comes to rest")
     if state in LASTING[1:]:
