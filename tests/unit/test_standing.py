@@ -1,10 +1,15 @@
 """What a command that was cut short says of a job that it has stopped into an image."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from reported import job_info
 
 from gcr.api.listings import JobInfo
 from gcr.cli import standing
@@ -12,20 +17,7 @@ from gcr.job import runs
 from gcr.job.runs import End, Run
 
 GONE = 4194304 + 7  # no pid
-ROW = JobInfo(
-    job="llm",
-    pid=GONE,
-    state="exited",
-    started="",
-    simulated=True,
-    backend="nvidia",
-    command=(),
-    image=None,
-    images=(),
-    only_in=None,
-    processes=(),
-    arena=None,
-)
+ROW = job_info(pid=GONE, state="exited")
 
 
 @pytest.mark.parametrize("row", [None, ROW], ids=["gone", "ending"])
