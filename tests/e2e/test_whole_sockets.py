@@ -85,12 +85,13 @@ def test_a_connection_with_a_program_outside_is_kept_or_dropped_as_asked(machine
         outside.close()
 
 
-def locked(ours: socket.socket) -> frozenset[Connection]:
-    """Returns all connections that CRIU keeps packets from in a dump of a program that has one with our socket."""
+def locked(outside: socket.socket) -> frozenset[Connection]:
+    """Returns all connections that CRIU keeps packets from in the dump of the program that this connection is with."""
+    here, there = outside.getsockname(), outside.getpeername()
     for table in nftables.tables():
-        with suppress(FileNotFoundError):  # of another test
+        with suppress(FileNotFoundError):  # another test has removed its own
             found = nftables.connections(table)
-            if any(ours.getsockname() in ((a, b), (c, d)) for a, b, c, d in found):
+            if (*here, *there) in found:
                 return found
     return frozenset()
 
@@ -107,7 +108,7 @@ def test_a_criu_that_is_killed_takes_the_stop_back_and_leaves_no_connection_lock
         words = ("--image", "night", "--stop", "--store", store, "--allow", "tcp-established")
         going = machine.begin("checkpoint", "llm", *words)
         until(lambda: held.exists() or None, PATIENCE, "the processes are saved")
-        assert len(locked(ours)) == 4  # the connection with us and the inner one, in both directions
+        assert len(locked(outside)) == 4  # the connection with us and the inner one, in both directions
         for pid in [pid for helper in machine.children("gcr.criu_helper") for pid in descendants(helper)]:
             os.kill(pid, signal.SIGKILL)
         if then == "the daemon dies":
@@ -117,7 +118,7 @@ def test_a_criu_that_is_killed_takes_the_stop_back_and_leaves_no_connection_lock
         if then == "the daemon dies":
             assert machine.settled() == "suspended"
             machine.come_back()
-        until(lambda: not locked(ours) or None, PATIENCE, "CRIU's table is gone")
+        until(lambda: not locked(outside) or None, PATIENCE, "CRIU's table is gone")
         asked = begun(machine, b"one")
         assert outside.recv(100) == b"one"
         outside.sendall(b"uno")

@@ -233,10 +233,13 @@ LOCAL, OWED, THROUGH = 1, 2, 3  # kinds of walk
 def goes_on(agent, thread, calls, **how):
     """Has the thread make so many calls, and sees that it makes no more: it may be slow to come back between two."""
     walked = 0
-    for _ in range(200):
+
+    def all_made():
+        nonlocal walked
         walked += agent.admit(thread, 100, **how)
-        if walked >= calls:
-            break
+        return walked >= calls
+
+    wait_for(all_made)
     assert walked == calls
     assert wait_for(lambda: [each for each in agent.look().parked if each.thread == thread])
     assert agent.admit(thread, 100, **how) == 0
