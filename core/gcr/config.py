@@ -32,7 +32,7 @@ class Config:
 
     prepare_s: float = _setting(60.0, "longest PREPARE: exporting every allocation while the program runs", 0.1)
     quiesce_s: float = _setting(10.0, "longest wait for the devices to become idle; then the program runs on", 0.1)
-    hand_over_s: float = _setting(60.0, "longest HAND OVER, and longest mapping back", 0.1)
+    hand_over_s: float = _setting(60.0, "longest HAND OVER, and longest mapping back, which has 60 s at least", 0.1)
     control_s: float = _setting(60.0, "longest driver checkpoint or restore of one process", 0.1)
     drain_s: float = _setting(120.0, "longest copy between device and host", 0.1)
     cut_s: float = _setting(

@@ -26,6 +26,8 @@ HELLO = SimpleNamespace(token="", job="llm", vendor=Vendor.NVIDIA, phase=AgentPh
 
 
 class Peer(AgentPeer):
+    hand_over_s: float = 60.0
+
     def status(self):
         raise PeerGone("says nothing")
 

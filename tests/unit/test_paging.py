@@ -37,7 +37,7 @@ class Endless:
 
 
 def peer(payload: bytes) -> AgentPeer:
-    return AgentPeer(cast("Any", Endless(payload)), cast("Any", SimpleNamespace(pid=7)), cast("Any", None))
+    return AgentPeer(cast("Any", Endless(payload)), cast("Any", SimpleNamespace(pid=7)), cast("Any", None), 60.0)
 
 
 def target(agent: AgentPeer, prepare_s: float = 60.0) -> Target:
@@ -85,7 +85,7 @@ class Staging:
         return SimpleNamespace(payload=answer, take_fds=lambda: [os.dup(0) for _ in range(next(self.sizes, 0))])
 
     def unstage(self) -> list[int]:
-        return AgentPeer(cast("Any", self), cast("Any", SimpleNamespace(pid=7)), cast("Any", None)).unstage(1)
+        return AgentPeer(cast("Any", self), cast("Any", SimpleNamespace(pid=7)), cast("Any", None), 60.0).unstage(1)
 
 
 def open_descriptors() -> int:

@@ -40,7 +40,7 @@ class Channel:
 
 
 def shares(channel):
-    return shares_of(AgentPeer(channel, ProcessIdentity(4711, 1), None), 7)
+    return shares_of(AgentPeer(channel, ProcessIdentity(4711, 1), None, 60.0), 7)
 
 
 def refusal(code):

@@ -239,8 +239,9 @@ class Connection:
         def welcome(wait: bool) -> None:
             request.reply(self._welcome(wait).pack(), [self._server.coordinator.occupied.fd])
 
+        limit = self._server.coordinator.config.hand_over_s
         try:
-            process = self._server.arrivals.agent(AgentPeer(self.channel, identity, hello), welcome)
+            process = self._server.arrivals.agent(AgentPeer(self.channel, identity, hello, limit), welcome)
         except BaseException:  # it may be welcomed already: a connection that is in no job serves nothing
             self.channel.close()
             raise

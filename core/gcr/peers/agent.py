@@ -48,14 +48,20 @@ from gcr.protocol.wire import AgentFlag, ErrorCode, FrameType, HelloRecord, Snap
 
 ANSWER_TIMEOUT = 10.0
 PAGES_S = 60.0  # for all pages of a list
+WAY_BACK_S = 60.0  # at least, for a request that gives a process its memory back
 
 
 class AgentPeer(Struct):
-    """The agent of one process. `hello`: the record with which it introduced itself."""
+    """The agent of one process.
+
+    `hello`: the record with which it introduced itself · `hand_over_s`: longest answer to a request that moves the
+    process's memory; one that gives it back has `WAY_BACK_S` at least
+    """
 
     channel: Channel
     identity: ProcessIdentity
     hello: HelloRecord
+    hand_over_s: float
 
     def status(self) -> StatusReply:
         return StatusReply.unpack(self.ask(FrameType.STATUS).payload)
@@ -78,30 +84,30 @@ class AgentPeer(Struct):
         self.ask(FrameType.QUIESCE, request.pack(), timeout=deadline + ANSWER_TIMEOUT)
 
     def hand_over(self, transaction: int) -> CountRecord:
-        return CountRecord.unpack(self.ask(FrameType.HAND_OVER, _named(transaction), timeout=60.0).payload)
+        return CountRecord.unpack(self.ask(FrameType.HAND_OVER, _named(transaction), timeout=self.hand_over_s).payload)
 
     def give(self, transaction: int, ids: Sequence[int], fds: Sequence[int]) -> None:
         """Has the process import physical memory, and map it at its old addresses."""
         payload = IdList(transaction=transaction, ids=tuple(ids)).pack()
-        self.ask(FrameType.IMPORT, payload, fds, timeout=60.0)
+        self.ask(FrameType.IMPORT, payload, fds, timeout=self._way_back_s)
 
     def rehome(self, transaction: int, ids: Sequence[int]) -> None:
         """Replaces handles that no other process holds by new memory with the same bytes; it can be exported again.
 
         Raises NoRoom, DriverError; then every byte is where it was.
         """
-        self.ask(FrameType.REHOME, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
+        self.ask(FrameType.REHOME, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=self._way_back_s)
 
     def create(self, transaction: int, ids: Sequence[int]) -> None:
         """Makes new physical memory at the old addresses, of undefined bytes. Raises NoRoom, and makes none then."""
-        self.ask(FrameType.CREATE, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
+        self.ask(FrameType.CREATE, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=self._way_back_s)
 
     def copy(self, direction: FrameType, batch: CopyBatch, segments: Sequence[int], timeout: float) -> CountRecord:
         """Copies out or in (COPY_OUT, COPY_IN). Returns how many records of the batch were done, at least one."""
         return CountRecord.unpack(self.ask(direction, batch.pack(), segments, timeout=timeout).payload)
 
     def map(self, transaction: int) -> None:
-        self.ask(FrameType.MAP, _named(transaction), timeout=60.0)
+        self.ask(FrameType.MAP, _named(transaction), timeout=self._way_back_s)
 
     def moved(self, transaction: int, moves: Mapping[str, str]) -> None:
         """Tells the agent the devices that the process has from `resume` on. `moves`: UUIDs, old to new."""
@@ -109,7 +115,7 @@ class AgentPeer(Struct):
         self.ask(FrameType.MOVED, MovedDevices(transaction, records).pack())
 
     def discard(self, transaction: int) -> None:
-        self.ask(FrameType.DISCARD, _named(transaction), timeout=60.0)
+        self.ask(FrameType.DISCARD, _named(transaction), timeout=self._way_back_s)
 
     def begin(self) -> None:
         """Allows the first driver call of a process that its welcome held back."""
@@ -177,6 +183,10 @@ class AgentPeer(Struct):
             if more := bool(batch.reply.more):
                 pages.turn(batch.reply.last_id)
 
+    @property
+    def _way_back_s(self) -> float:
+        return max(WAY_BACK_S, self.hand_over_s)
+
     def frozen(self) -> bool:
         return bool(self.status().status.flags & AgentFlag.FROZEN)
 
@@ -187,31 +197,32 @@ class AgentPeer(Struct):
         try:
             return self.channel.call(kind, payload, fds, timeout=timeout)
         except AgentError as refusal:
-            raise self._typed(kind, refusal) from refusal
+            raise _typed(self.identity.pid, kind, refusal) from refusal
 
-    def _typed(self, kind: FrameType, refusal: AgentError) -> GcrError:
-        """Turns the agent's error into an error of gcr's. Each leaves the target as it was before the request."""
-        text = f"process {self.identity.pid}, {kind.name.lower()}: {refusal.message}"
-        match refusal.agent_code:
-            case ErrorCode.STUCK:
-                streams = ", ".join(f"{s.stream:#x} on device {s.device}" for s in refusal.stuck) or "a call in flight"
-                return Stuck(f"{text}; stuck: {streams}", hint="docs/troubleshooting.md#stuck")
-            case ErrorCode.DRIVER:
-                return DriverError(f"{text} (driver error {refusal.vendor_error})")
-            case ErrorCode.DRIVER_GONE:
-                return DriverGone(text)
-            case ErrorCode.NO_MEMORY | ErrorCode.NO_ROOM:
-                return NoRoom(text, missing=None)
-            case ErrorCode.NO_DESCRIPTORS:
-                return NoDescriptors(text)
-            case ErrorCode.ADDRESS_TAKEN:
-                return AddressTaken(text)
-            case ErrorCode.REFUSED:
-                return UnsupportedState(text)
-            case ErrorCode.WRONG_PHASE | ErrorCode.WRONG_TRANSACTION:
-                return WrongState(text)
-            case _:
-                return RolledBack(text)
+
+def _typed(pid: int, kind: FrameType, refusal: AgentError) -> GcrError:
+    """Turns the agent's error into an error of gcr's. Each leaves the target as it was before the request."""
+    text = f"process {pid}, {kind.name.lower()}: {refusal.message}"
+    match refusal.agent_code:
+        case ErrorCode.STUCK:
+            streams = ", ".join(f"{s.stream:#x} on device {s.device}" for s in refusal.stuck) or "a call in flight"
+            return Stuck(f"{text}; stuck: {streams}", hint="docs/troubleshooting.md#stuck")
+        case ErrorCode.DRIVER:
+            return DriverError(f"{text} (driver error {refusal.vendor_error})")
+        case ErrorCode.DRIVER_GONE:
+            return DriverGone(text)
+        case ErrorCode.NO_MEMORY | ErrorCode.NO_ROOM:
+            return NoRoom(text, missing=None)
+        case ErrorCode.NO_DESCRIPTORS:
+            return NoDescriptors(text)
+        case ErrorCode.ADDRESS_TAKEN:
+            return AddressTaken(text)
+        case ErrorCode.REFUSED:
+            return UnsupportedState(text)
+        case ErrorCode.WRONG_PHASE | ErrorCode.WRONG_TRANSACTION:
+            return WrongState(text)
+        case _:
+            return RolledBack(text)
 
 
 def _named(transaction: int) -> bytes:
