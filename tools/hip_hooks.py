@@ -13,7 +13,7 @@ import argparse
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -169,12 +169,6 @@ def definitions(text: str, table: Table) -> str:
     """The text of hip.def for the declarations in `text`."""
     lines = [line(symbol, classify(symbol.name, table)) for symbol in symbols(text, table)]
     return PREAMBLE.format(version=table.version) + "\n".join(lines) + "\n" + POSTAMBLE
-
-
-def unmatched(text: str, table: Table) -> Iterable[str]:
-    """Patterns no symbol matches: a slip of the pen, or a function that is gone."""
-    names = [symbol.name.removesuffix("_spt") for symbol in symbols(text, table)]
-    return [rule.pattern.pattern for rule in table.rules if not any(rule.pattern.fullmatch(name) for name in names)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,8 +12,6 @@ from cuda.bindings import driver
 
 from gcr_nvidia import devices
 
-UVM = "/dev/nvidia-uvm"
-
 HOLDER = """
 import sys, torch
 x = torch.ones(1 << 28, dtype=torch.uint8, device="cuda")

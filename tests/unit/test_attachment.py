@@ -102,7 +102,7 @@ def test_what_lies_in_the_arena_is_pinned_once_there_is_a_context(
     early = arena.take("a", 6 * MIB)
     gone = arena.take("b", 2 * MIB)
     arena.give_back(gone)
-    arena.trim(0)
+    arena.end("b")
     device.full = False
     assert attachment.attach()
     assert attachment.attach()
@@ -112,7 +112,7 @@ def test_what_lies_in_the_arena_is_pinned_once_there_is_a_context(
     late = arena.take("c", 2 * MIB)
     assert drain.pinned.keys() >= {part.address for part in late}
     arena.give_back(late)
-    arena.trim(0)
+    arena.end("c")
     assert drain.pinned == {part.address: part.size for part in early}
 
 

@@ -77,7 +77,7 @@ def test_where_host_memory_is_short_there_are_fewer_slots_or_none(arena: Arena, 
     assert turn and len(turn.lanes()) == 1
     turn.end()
     room = bounce.SLOT_BYTES
-    arena.trim(0)
+    arena.end(OWNER)
     slots = Slots(arena, 7)
     assert slots.take(ALL, nothing) is None
     assert slots.take(ALL, nothing) is None, "the turn was not kept"

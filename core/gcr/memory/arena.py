@@ -257,13 +257,6 @@ class Arena:
         with self._lock:
             return frozenset(segments.parts) & self._ledger.unpinned
 
-    def trim(self, nbytes: int) -> None:
-        """Releases free segments until at most `nbytes` are left, first those that held an owner's bytes."""
-        with self._turns.next():
-            with self._lock:
-                gone = self._ledger.forget_free(max(0, total(self._ledger.free) - nbytes), lambda _last: True)
-            self._release(gone)
-
     def end(self, owner: str) -> None:
         """Releases, in the background, the free segments that only this owner could take; the owner has ended."""
         while True:

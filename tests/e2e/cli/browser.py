@@ -3,7 +3,6 @@
 https://chromedevtools.github.io/devtools-protocol
 """
 
-import base64
 import json
 import os
 import re
@@ -95,10 +94,6 @@ class Page:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
-
-    def screenshot(self, path: Path) -> None:
-        data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        path.write_bytes(base64.b64decode(data))
 
 
 @contextmanager

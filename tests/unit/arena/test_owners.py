@@ -122,15 +122,15 @@ def test_a_pin_that_fails_takes_nothing_and_what_was_pinned_stays_so(arena, pins
     other.close()
 
 
-@pytest.mark.parametrize("end", ["hand_on", "close", "trim"])
+@pytest.mark.parametrize("end", ["hand_on", "close", "end"])
 def test_what_was_never_pinned_is_not_unpinned(arena, pins, caplog, end):
     other = make(pins)
     theirs = adopted(other, "llm", arena.take("llm", 8 * MiB))
     if end == "hand_on":
         other.hand_on(theirs)
-    elif end == "trim":
+    elif end == "end":
         other.give_back(theirs)
-        other.trim(0)
+        other.end("llm")
     other.close()
     assert (other.bytes, other.pinned_bytes, caplog.records) == (0, 0, [])
 

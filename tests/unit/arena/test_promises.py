@@ -250,7 +250,6 @@ def test_memory_that_is_read_is_not_written_again_meanwhile(arena):
     arena.give_back(first)
     second = arena.take("llm", 2 * SEGMENT)
     assert not {*first} & {*second}
-    arena.trim(0)
     assert os.pread(readers[0], 4, 0) == bytes([7] * 4)
     for fd in readers:
         os.close(fd)

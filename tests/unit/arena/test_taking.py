@@ -191,17 +191,6 @@ def test_giving_back_what_was_recycled_since_does_not_touch_its_new_owner(pins):
     arena.close()
 
 
-def test_trimming_releases_memory_that_held_a_job_s_bytes_first(arena, pins):
-    used = arena.take("llm", 8 * MiB)
-    arena.give_back(used)
-    arena.prepare(wishing(llm=16 * MiB))
-    made = pins.ever
-    arena.trim(8 * MiB)
-    assert arena.free_bytes == sum(pins.now.values()) == 8 * MiB
-    assert set(arena.take("ddp", 8 * MiB)).isdisjoint(used)
-    assert pins.ever == made
-
-
 def test_filling_and_pinning_run_side_by_side(pins):
     arena = make(pins)
     all_four = threading.Barrier(4)

@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))  # an isolated interpreter leaves its script's folder out
 
 import holding_sockets
-from holding_base import NEW_IPC, call, folder, given, held, keep, kept, libc, mapped, report
+from holding_base import NEW_IPC, call, folder, given, held, keep, libc, mapped, report
 
 
 def nothing():
@@ -260,13 +260,6 @@ def restless():
             os.close(fds[0])
 
     threading.Thread(target=change, daemon=True).start()
-    return -1
-
-
-def huge_page():
-    memory = mmap.mmap(-1, 2 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000)
-    memory[0] = 1
-    kept.append(memory)
     return -1
 
 

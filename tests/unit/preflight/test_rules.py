@@ -13,7 +13,7 @@ from held_things import Hold, Thing
 from msgspec.structs import replace
 
 from gcr.criu.preflight import sockets
-from gcr.criu.preflight.check import External, HugePages, externals, huge_pages, huge_pages_in, obstacles, tree
+from gcr.criu.preflight.check import External, externals, obstacles, tree
 from gcr.criu.preflight.devices import of_devices
 from gcr.criu.preflight.facts import Facts, Opened, facts
 from gcr.criu.preflight.obstacle import Kind, Obstacle, Options, device_files
@@ -30,19 +30,6 @@ from gcr.criu.preflight.obstacle import Options
 print(*(each.kind.value for each in obstacles([1], (), Options(terminal=True)) if "session" in each.object))
 """
 HALF_OPEN = "3: 00000000000000000000000001000000:1F90 0000000000000000FFFF00000100007F:0050 03 0:0 00:0 0 0 0 77"
-SMAPS = """7f0000000000-7f0000400000 rw-p 00000000 00:0f 123 /anon_hugepage (deleted)
-KernelPageSize:     2048 kB
-Shared_Hugetlb:        0 kB
-Private_Hugetlb:    4096 kB
-7f0100000000-7f0100001000 rw-p 00000000 00:00 0
-KernelPageSize:        4 kB
-Shared_Hugetlb:        0 kB
-Private_Hugetlb:       0 kB
-7f0200000000-7f0240000000 rw-s 00000000 00:0f 124 /hugepages/file
-KernelPageSize:  1048576 kB
-Shared_Hugetlb:  1048576 kB
-Private_Hugetlb:       0 kB
-"""
 
 
 def test_a_device_of_a_gpu_is_an_obstacle_unless_its_process_is_a_member(hold: Hold, tmp_path: Path) -> None:
@@ -136,7 +123,7 @@ def test_obstacles_of_a_child_are_found_after_those_of_the_root(hold: Hold) -> N
 def test_a_process_that_is_gone_is_passed_over(hold: Hold) -> None:
     held = hold("nothing")
     assert obstacles([held.pid, GONE], (), NONE) == []
-    assert obstacles([GONE], (), NONE) == externals([GONE], NONE) == huge_pages([GONE]) == []
+    assert obstacles([GONE], (), NONE) == externals([GONE], NONE) == []
 
 
 def test_an_end_that_was_opened_during_the_look_is_of_the_tree(hold: Hold) -> None:
@@ -250,12 +237,3 @@ def test_a_namespace_of_its_own_is_one(own: str) -> None:
 def test_one_terminal_is_allowed_and_not_two(hold: Hold) -> None:
     found = obstacles(hold(Thing("two_terminals", given="terminals")).tree, (), Options(terminal=True))
     assert [each.kind for each in found] == [Kind.TERMINAL] * 2
-
-
-def test_huge_pages_are_counted_by_their_size(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(huge_pages_in(SMAPS)) == [(2 << 20, 4 << 20), (1 << 30, 1 << 30)]
-    assert huge_pages(hold("nothing").tree) == []
-
-
-def test_a_huge_page_of_a_process_is_counted(hold: Hold) -> None:
-    assert huge_pages(hold("huge_page").tree) == [HugePages(2 << 20, 2 << 20)]

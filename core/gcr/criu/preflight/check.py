@@ -3,7 +3,6 @@
 import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -16,7 +15,6 @@ from gcr.criu.preflight.tasks import of_tasks
 from gcr.processes import descendants
 
 STANDARD = range(3)
-_KIB = 1024
 _PIPE = "pipe:"
 
 
@@ -32,13 +30,6 @@ class External(Struct, frozen=True):
     inode: int
     reads: bool
     writes: bool
-
-
-class HugePages(Struct, frozen=True):
-    """Huge pages that a tree has mapped: a restore needs as many. Sizes in bytes."""
-
-    page: int
-    needed: int
 
 
 def tree(root: int) -> list[int]:
@@ -98,29 +89,3 @@ def open_pipes(found: Sequence[External]) -> list[Obstacle]:
     return [
         Obstacle(each.pid, Kind.PIPE, f"descriptor {each.fd}, {each.path}, with an end elsewhere") for each in pipes
     ]
-
-
-def huge_pages(pids: Sequence[int]) -> list[HugePages]:
-    """Returns the huge pages that these processes have mapped, by page size; a shared one counts for each."""
-    needed: dict[int, int] = {}
-    for pid in pids:
-        for page, held in huge_pages_in(_smaps(pid)):
-            needed[page] = needed.get(page, 0) + held
-    return [HugePages(page, held) for page, held in sorted(needed.items())]
-
-
-def _smaps(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/smaps").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last is an obstacle by itself
-        return ""
-
-
-def huge_pages_in(smaps: str) -> Iterator[tuple[int, int]]:
-    """Yields the page size and the bytes of each mapping of huge pages."""
-    page = 0
-    for name, _, value in (line.partition(":") for line in smaps.splitlines()):
-        if name == "KernelPageSize":
-            page = int(value.split()[0]) * _KIB
-        elif name in ("Shared_Hugetlb", "Private_Hugetlb") and (held := int(value.split()[0])):
-            yield page, held * _KIB
