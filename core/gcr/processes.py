@@ -164,6 +164,19 @@ def shares_namespaces(pid: int, kinds: Sequence[str], other: int | str = "self")
     return all(one == two for one, two in names if one and two)
 
 
+def boot_id() -> str:
+    """Returns the id that the kernel chose when it started; "" where it does not say."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def pid_space() -> str:
+    """Returns the name of the namespace in which this process has its pid; "" where the kernel does not say."""
+    return _namespace("self", "pid")
+
+
 def _namespace(pid: int | str, kind: str) -> str:
     try:
         return str((_PROC / str(pid) / "ns" / kind).readlink())

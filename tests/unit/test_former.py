@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gcr import processes
 from gcr.job import runs
 from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision
 from gcr.job.journal import Journal
@@ -75,7 +76,7 @@ def test_a_job_that_a_containers_runtime_had_was_stopped(folder):
 
 def test_ends_are_noted_for_jobs_of_that_boot_alone(folder):
     run_of("llm", "1")
-    run_of("ddp", runs.boot_id())
+    run_of("ddp", processes.boot_id())
     for name in ("llm", "ddp"):
         Journal(folder.journal).decide(replace(RECORD, job=name))
     former.settle()

@@ -66,7 +66,7 @@ def test_a_job_that_has_ended_is_told_of_as_such_and_not_by_a_list_that_lacks_it
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("GCR_SOCKET", str(tmp_path / "gcrd.sock"))
-    facts = {"boot": runs.boot_id(), "space": runs.pid_space(), "command": ("true",), "supervisor": GONE}
+    facts = {"boot": processes.boot_id(), "space": processes.pid_space(), "command": ("true",), "supervisor": GONE}
     ended = Run(
         job="llm",
         id="a1",

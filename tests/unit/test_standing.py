@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from reported import job_info
 
+from gcr import processes
 from gcr.api.listings import JobInfo
 from gcr.cli import standing
 from gcr.job import runs
@@ -31,8 +32,8 @@ def test_an_interrupt_that_comes_too_late_names_the_image(
         job="llm",
         id="a1",
         socket=os.environ["GCR_SOCKET"],
-        boot=runs.boot_id(),
-        space=runs.pid_space(),
+        boot=processes.boot_id(),
+        space=processes.pid_space(),
         command=("python",),
         supervisor=GONE,
         supervisor_start=0,

@@ -8,7 +8,7 @@ from threading import Thread
 from gcr import processes
 from gcr.daemon.jobs import Job
 from gcr.errors import GcrError
-from gcr.job.runs import Run, boot_id, identifier, note_end, pid_space, write
+from gcr.job.runs import Run, identifier, note_end, write
 from gcr.runtime import socket_path
 
 log = logging.getLogger("gcr.daemon")
@@ -49,8 +49,8 @@ def note_contained(job: Job) -> None:
         job=job.name,
         id=identifier(job.token),
         socket=str(socket_path()),
-        boot=boot_id(),
-        space=pid_space(),
+        boot=processes.boot_id(),
+        space=processes.pid_space(),
         command=job.program.argv or (job.name,),
         supervisor=above,
         supervisor_start=(processes.start_time(above) or 0) if supervisor else 0,

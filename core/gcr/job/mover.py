@@ -6,8 +6,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from gcr.job.runs import boot_id, pid_space
-from gcr.processes import ProcessIdentity, alive, identify
+from gcr.processes import ProcessIdentity, alive, boot_id, identify, pid_space
 
 
 class Fate(StrEnum):

@@ -156,7 +156,7 @@ class Run(Struct, frozen=True, kw_only=True):
     @property
     def told(self) -> bool:
         """Returns True if its end is known, or could be seen from here."""
-        return self.end is not None or self.boot != boot_id() or self.space == pid_space()
+        return self.end is not None or self.boot != processes.boot_id() or self.space == processes.pid_space()
 
     @property
     def is_told(self) -> bool:
@@ -164,26 +164,12 @@ class Run(Struct, frozen=True, kw_only=True):
         return bool(self.end and self.end.was) or not self.supervised
 
     def _lives(self, pid: int, start: int) -> bool:
-        return self.boot == boot_id() and processes.alive(ProcessIdentity(pid, start))
+        return self.boot == processes.boot_id() and processes.alive(ProcessIdentity(pid, start))
 
 
 def identifier(token: str) -> str:
     """Names a job's files; the job's secret cannot be told from it."""
     return blake2b(token.encode(), digest_size=5, person=b"gcr job").hexdigest()
-
-
-def boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def pid_space() -> str:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
 
 
 def folder() -> Path:

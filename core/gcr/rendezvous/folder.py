@@ -12,17 +12,14 @@ A pid means nothing after a reboot or in another namespace: a daemon never takes
 import json
 import socket
 from collections.abc import Sequence
-from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
 from msgspec import Struct, to_builtins
 
+from gcr.processes import boot_id, pid_space
 from gcr.runtime import own_directory, state_dir
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_PIDS = Path("/proc/self/ns/pid")
 
 
 class About(Struct, frozen=True):
@@ -36,7 +33,7 @@ class About(Struct, frozen=True):
     @classmethod
     def here(cls, path: Path) -> Self:
         """The daemon that serves, or would serve, at this socket."""
-        return cls(_settled(path), _boot(), _pid_namespace(), socket.gethostname())
+        return cls(_settled(path), boot_id(), pid_space(), socket.gethostname())
 
     @property
     def key(self) -> str:
@@ -95,19 +92,3 @@ def _daemons() -> Path:
 def _settled(path: Path) -> str:
     """One spelling for all paths that lead to the socket."""
     return str(path.parent.resolve() / path.name)
-
-
-@cache
-def _boot() -> str:
-    try:
-        return _BOOT.read_text().strip()
-    except OSError:
-        return ""
-
-
-@cache
-def _pid_namespace() -> str:
-    try:
-        return str(_PIDS.readlink())
-    except OSError:
-        return ""
