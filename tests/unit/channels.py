@@ -30,6 +30,11 @@ def descriptors() -> dict[str, str]:
     return found
 
 
+def open_descriptors() -> int:
+    """Returns how many descriptors of this process are open."""
+    return len(descriptors())
+
+
 def eventually(true, seconds: float = 5.0) -> bool:
     end = time.monotonic() + seconds
     while not (done := true()) and time.monotonic() < end:

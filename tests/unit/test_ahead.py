@@ -2,14 +2,13 @@
 
 import ctypes
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from host_device import LONG, Device, look, process
 
 from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Span
 from gcr.errors import DriverError, NoRoom
@@ -20,10 +19,6 @@ from gcr.worker.holding import Holding
 from gcr.worker.refilling import copy_in
 from gcr.worker.snapshot import SPARE_SHARE
 from gcr.worker.taking import copy_out
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from host_device import LONG, Device, look, process
 
 COPY, SIZE, ALL = 7, 1 << 20, 1 << 40
 IDS = (1, 2, 3)

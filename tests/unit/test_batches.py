@@ -2,16 +2,12 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from channels import open_descriptors
 
 from gcr.errors import RolledBack, UsageError
 from gcr.protocol.batches import BATCH, Incoming, batches, counted, gathered, paged
-
-
-def open_descriptors() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
 
 
 @pytest.mark.parametrize("count", [0, 1, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH])

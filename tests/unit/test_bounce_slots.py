@@ -3,18 +3,17 @@
 import ctypes
 import os
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
-from pathlib import Path
 from threading import Barrier, Event, Lock, Thread
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
+from host_device import LONG
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,10 +24,6 @@ from gcr.memory.layout import Segment
 from gcr.vmm.drain import VmmDrain
 from gcr.worker import bounce
 from gcr.worker.bounce import OWNER, Bounced, OpenLane, Queue, Transfers, Turn, open_lane
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from host_device import LONG
 
 SLOT = 64
 Write = Callable[[Sequence[Span]], Any]

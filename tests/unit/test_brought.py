@@ -2,15 +2,11 @@
 
 import gc
 import struct
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from imaging import bytes_of, described, mapped, read
 
 from gcr.errors import RolledBack, UsageError

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from channels import open_descriptors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,10 +24,6 @@ from gcr.protocol.operations import worker as ops
 from gcr.worker.serving.copies import CopyServing
 
 GPU, OTHER = "GPU-a", "GPU-b"
-
-
-def open_descriptors() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
 
 
 def table(device: str, segments: int) -> SealedTable:

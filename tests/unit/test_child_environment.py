@@ -1,10 +1,10 @@
 """The threat model of docs/security.md: what a job says of its environment does not decide what children load."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from users import OTHER, root_only
 
 from gcr.daemon import worlds
 from gcr.daemon.registration import registration
@@ -13,10 +13,6 @@ from gcr.errors import BackendMissing, UnsafeRuntime, UsageError
 from gcr.job.decisions import DecisionRecord
 from gcr.native import sim_dir
 from gcr.protocol.operations.daemon import Register
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from users import OTHER, root_only
 
 EVIL = {
     "LD_LIBRARY_PATH": "/evil",

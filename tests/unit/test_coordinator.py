@@ -1,16 +1,12 @@
 """Commands on jobs that are in no state for them."""
 
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from reported import checkpointed, job_info, restored
 
 from gcr.api.listings import ImageState

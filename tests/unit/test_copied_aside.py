@@ -2,11 +2,9 @@
 
 import ctypes
 import random
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock
 from types import SimpleNamespace
@@ -14,6 +12,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
+from host_device import LONG, Device, fails, holding
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,10 +37,6 @@ from gcr.worker.aside import Piece, divide, read_in_place
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.snapshot import Part, spare_bytes
 from gcr.worker.taking import copy_on, give_up_snapshot
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from host_device import LONG, Device, fails, holding
 
 MIB = 1 << 20
 ME, FORMER = ProcessIdentity(77, 2), ProcessIdentity(77, 1)

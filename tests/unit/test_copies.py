@@ -1,17 +1,16 @@
 """Several copies of one process in a worker: each has the bytes of its own cut, and the end of one touches no other."""
 
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from host_device import ACTS, LONG, SIZES, Act, Device, act, baseline, image, look, process, sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,10 +21,6 @@ from gcr.imageerrors import ImageFailed
 from gcr.worker.holding import Holding
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.taking import copy_live, copy_on, copy_out, give_up_snapshot, make_room
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from host_device import ACTS, LONG, SIZES, Act, Device, act, baseline, image, look, process, sealed
 
 ROOM = 1 << 24
 

@@ -3,9 +3,9 @@
 import os
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
+from channels import open_descriptors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,10 +160,6 @@ def test_what_takes_the_room_for_a_moment_only_is_let_go_of() -> None:
     agent = Agent()
     enough, agent.room = agent.room, 0
     create(agent, 7, {1: 100, 2: 50}, lambda: {GPU: 30}, lambda: setattr(agent, "room", enough))  # type: ignore[arg-type]
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_what_was_staged_is_read_and_its_descriptors_are_closed() -> None:

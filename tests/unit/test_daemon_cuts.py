@@ -1,16 +1,11 @@
 """Cuts that jobs of a daemon are parts of: each has one part here, and hears its own coordinator's user alone."""
 
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from records import RECORD
 
 from gcr.api.barriers import Barrier

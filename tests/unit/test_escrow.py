@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from channels import open_descriptors
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -43,10 +44,6 @@ def take_all(escrow: Keeper, pid: int) -> dict[int, bytes]:
         found[i] = content_of(fd)
         os.close(fd)
     return found
-
-
-def open_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def test_what_was_put_outlives_the_giver() -> None:

@@ -3,12 +3,11 @@
 import itertools
 import os
 import random
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from host_device import ABOUT, ACTS, LONG, SIZES, Act, Device, act, baseline, fails, image, look, process, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,10 +18,6 @@ from gcr.memory.memfiles import hold_still
 from gcr.worker.holding import Holding
 from gcr.worker.streaming import lay_out_held, make_ring
 from gcr.worker.taking import copy_live, copy_out
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from host_device import ABOUT, ACTS, LONG, SIZES, Act, Device, act, baseline, fails, image, look, process, written
 
 MIB = 1 << 20
 BIG = 5 * CHUNK_BYTES

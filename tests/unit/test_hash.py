@@ -4,18 +4,13 @@ import ctypes
 import itertools
 import random
 import struct
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
+from hash_spec import spec_digests, spec_nh
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from hash_spec import spec_digests, spec_nh
 
 from gcr.hashing import (
     CHUNK_BYTES,

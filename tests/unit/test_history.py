@@ -1,16 +1,11 @@
 """Events in the daemon's memory: numbered, bounded, for each user its own; a slow reader is told what it missed."""
 
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from channels import eventually
 
 from gcr.api.jobevents import EventBatch, EventsMissed, JobReleased, ProcessEnded, SaveDone

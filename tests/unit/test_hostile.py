@@ -6,7 +6,6 @@ The images are forged by a party that knows the format: each digest is that of t
 import json
 import os
 import resource
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from imaging import bytes_of, check, write
 from remotes import pulled, pushed, rewritten
 

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from image_example import DOCUMENT
 from imaging import CIPHERS, KEY, bytes_of, check, described, flipped, mapped, read, write
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
@@ -11,9 +10,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from imaging import CIPHERS, bytes_of, check, read, write
 
 from gcr.hashing import CHUNK_BYTES

@@ -7,9 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from imaging import CIPHERS, check, numbered, read, write
 
 from gcr.image.store.store import Store

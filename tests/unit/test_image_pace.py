@@ -2,7 +2,6 @@
 
 import errno
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,9 +15,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from imaging import bytes_of, check, described, mapped, read, write
 
 from gcr.hashing.chunks import CHUNK_BYTES

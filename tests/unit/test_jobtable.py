@@ -1,14 +1,9 @@
 """The table of jobs keeps to a terminal's width; a pipe gets everything."""
 
-import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from reported import job_info, process
 
 from gcr.api.listings import JobInfo, OnlyCopy

@@ -5,14 +5,10 @@ import json
 import os
 import shutil
 import stat
-import sys
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from records import PROCESS, RECORD
 
 from gcr.errors import UnsafeRuntime, UsageError

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from records import RECORD
 
 from gcr.job import journal as module

@@ -2,16 +2,12 @@
 
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from reported import checkpointed
 
 from gcr.config import Config

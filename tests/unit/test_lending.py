@@ -2,14 +2,10 @@
 
 import gc
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from sharing_job import DEVICE, MiB, SharingJob
 
 from gcr.engine import departed, standing

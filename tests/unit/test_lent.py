@@ -1,15 +1,12 @@
 """Memory lent to an image helper goes back as soon as the image is written; no caller waits for the unmapping."""
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
+from channels import open_descriptors
 from imaging import table
 
 from gcr.image_helper.lent import Lent
@@ -33,16 +30,12 @@ def lend(lent: Lent, segment: int) -> None:
     lent.take(7, [table([HUGE_PAGE]).to_memfd(), os.dup(segment)], False)
 
 
-def descriptors() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
-
-
 def is_mapped(fd: int) -> bool:
     return f" {os.fstat(fd).st_ino} " in Path("/proc/self/maps").read_text()
 
 
 def test_what_was_lent_may_be_written_again_once_it_is_closed_and_is_unmapped_when_there_is_time(segment: int) -> None:
-    lent, files = Lent(), descriptors()
+    lent, files = Lent(), open_descriptors()
     lend(lent, segment)
     assert is_held_still(segment) and is_mapped(segment)
     lent.close()
@@ -51,12 +44,12 @@ def test_what_was_lent_may_be_written_again_once_it_is_closed_and_is_unmapped_wh
     lent.close()
     lent.unmap()
     assert not is_mapped(segment)
-    assert descriptors() == files
+    assert open_descriptors() == files
     lent.unmap()
 
 
 def test_slots_that_come_in_several_messages_are_mapped_with_the_last_and_leave_no_descriptor(segment: int) -> None:
-    reading, files = Reading(), descriptors()
+    reading, files = Reading(), open_descriptors()
     lend_slots = reading.operations()[LendSlots]
     for offset in (0, 2):
         assert not is_mapped(segment)
@@ -64,11 +57,11 @@ def test_slots_that_come_in_several_messages_are_mapped_with_the_last_and_leave_
         lend_slots(LendSlots("GPU-1", HUGE_PAGE, offset, 4), fds, cast("Any", None))
         assert fds == [], "they are the helper's"
     assert is_mapped(segment)
-    assert descriptors() == files
+    assert open_descriptors() == files
     bad = [os.memfd_create("empty")]
     with pytest.raises(NotASegment):
         lend_slots(LendSlots("GPU-1", HUGE_PAGE, 0, 1), bad, cast("Any", None))
-    assert (bad, descriptors(), is_mapped(segment)) == ([], files, True), "the former slots stay"
+    assert (bad, open_descriptors(), is_mapped(segment)) == ([], files, True), "the former slots stay"
 
 
 def test_a_wait_for_an_image_does_not_include_the_unmapping(segment: int) -> None:

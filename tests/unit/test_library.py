@@ -8,9 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from reported import job_info, process
 
 import gcr

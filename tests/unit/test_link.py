@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from channels import open_descriptors
 
 from gcr.errors import DaemonUnavailable, NameTaken, WrongState
 from gcr.memory.escrow import Escrow
@@ -66,10 +67,6 @@ def test_a_supervisor_lets_go_of_a_process_that_has_ended(link: DaemonLink, daem
         assert daemon.call_json("ids", {"pid": ended.pid}, timeout=5.0)[0]["ids"] == [1]
         ended.kill()
     assert daemon.call_json("ids", {"pid": ended.pid}, timeout=5.0)[0]["ids"] == []
-
-
-def open_descriptors() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
 
 
 def refusing(refusals: int, made: list[Channel]) -> Callable[[DaemonLink], socket.socket]:

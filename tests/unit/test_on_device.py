@@ -1,17 +1,12 @@
 """The windows of a job's memory that a device lacks: all chunks that differ, and little that does not."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from imaging import table
 
 from gcr.hashing.chunks import TILE_BYTES as CHUNK

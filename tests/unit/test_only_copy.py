@@ -1,9 +1,9 @@
 """Images that are the only copy of a job: the record names them, and they are not removed."""
 
-import sys
 from pathlib import Path
 
 import pytest
+from imaging import CIPHERS, bytes_of, described, mapped, read
 from msgspec.structs import replace
 
 from gcr.image.store.store import Store
@@ -11,10 +11,6 @@ from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import ImageNeeded, StoreBusy
 from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision
 from gcr.job.journal import Journal, standing
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from imaging import CIPHERS, bytes_of, described, mapped, read
 
 
 @pytest.fixture(params=CIPHERS)

@@ -1,17 +1,12 @@
 """An image that a job comes back from, by a helper that says what the test wants."""
 
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from imaging import described
+from msgspec.structs import replace
 
 from gcr.daemon.images.imaging import NO_TIMEOUT
 from gcr.daemon.images.opened import SEVERAL_FROM, OpenedImage, opened

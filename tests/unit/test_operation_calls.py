@@ -2,14 +2,13 @@
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
+from channels import declared, open_descriptors
 from msgspec import Struct
 
 from gcr.control import ControlMeans, ControlPhase, Refusal
@@ -24,10 +23,6 @@ from gcr.protocol.operations import control, image, supervisor, worker
 from gcr.protocol.operations.operation import Answer, Dispatcher, Done, Nothing, Operation, ask
 from gcr.protocol.seqpacket import close_all
 from gcr.supervisor.offer import Offer
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from channels import declared
 
 
 class Peer:
@@ -53,10 +48,6 @@ class Peer:
 
 def asked(peer: Peer, operation: Operation[Any], fds: Sequence[int] = ()) -> tuple[Any, list[int]]:
     return ask(cast("Any", peer), operation, fds, timeout=1.0)
-
-
-def open_descriptors() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
 
 
 def test_an_escrow_behind_a_socket_is_an_escrow() -> None:

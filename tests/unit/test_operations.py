@@ -1,14 +1,13 @@
 """Operations between gcr's processes: each is served, and has the fields that other versions know."""
 
 import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
+from channels import declared
 
 from gcr.checkpoints import operations as saves
 from gcr.control_helper.__main__ import ControlService
@@ -22,10 +21,6 @@ from gcr.save_helper.service import SaveService
 from gcr.supervisor.offer import Offer
 from gcr.worker.holdings import Holdings
 from gcr.worker.service import WorkerService
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from channels import declared
 
 SERVED = [
     ((supervisor,), Offer(Escrow()).operations()),

@@ -1,15 +1,11 @@
 """Where pages of CRIU's are cut: by the addresses that they are at, and not by their place in the file."""
 
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from pagemaps import HEAD, PAGE, PARENT, PRESENT, WINDOW, Entry, dumped, pagemap
 
 from gcr.criu.pages import chunk_sizes

@@ -4,11 +4,11 @@ import math
 import os
 from collections.abc import Iterator
 from itertools import repeat
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from channels import open_descriptors
 
 from gcr.engine.exports import Exports
 from gcr.engine.target import Target
@@ -86,10 +86,6 @@ class Staging:
 
     def unstage(self) -> list[int]:
         return AgentPeer(cast("Any", self), cast("Any", SimpleNamespace(pid=7)), cast("Any", None), 60.0).unstage(1)
-
-
-def open_descriptors() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
 
 
 @pytest.mark.parametrize(("total", "sizes", "asked"), [(0, [0], [0]), (3, [3], [0]), (7, [3, 1, 3], [0, 3, 4])])

@@ -1,14 +1,10 @@
 """The image that another builds upon, the changes since, and chunks that are added by their names."""
 
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from imaging import bytes_of, write
 
 from gcr.hashing import CHUNK_BYTES, HashKey, hash_bytes

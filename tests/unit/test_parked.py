@@ -3,13 +3,9 @@
 import fcntl
 import os
 import stat
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from memoryfolder import memory_in
 
 from gcr import parked

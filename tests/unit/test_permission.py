@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from users import OTHER, root_only
 
 from gcr.api.requests import CheckpointRequest
 from gcr.config import Config
@@ -36,10 +37,6 @@ from gcr.protocol.channel import Channel
 from gcr.protocol.frames import AgentError
 from gcr.protocol.wire import FrameType, HelloRecord, Role
 from gcr.rendezvous.presence import Presence
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from users import OTHER, root_only
 
 
 @contextmanager

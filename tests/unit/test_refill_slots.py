@@ -1,24 +1,19 @@
 """The slots of a refill: pinned host memory of the arena, which one refill has at a time."""
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import pytest
+from arenas import MiB, Pins, make
+from host_device import LONG
 
 from gcr.errors import DeadlinePassed, DriverError
 from gcr.memory.arena import Arena, Segments
 from gcr.memory.layout import Segment
 from gcr.worker import bounce
 from gcr.worker.bounce import OWNER, Slots, Turn
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from arenas import MiB, Pins, make
-from host_device import LONG
 
 ALL = 1 << 40
 

@@ -2,16 +2,11 @@
 
 import json
 import os
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from reported import checkpointed, job_info, process, restored
 from test_reports import MIB, ONE, OTHER, table
 from test_reports import process as seen

@@ -1,15 +1,15 @@
 """Resident memory in a worker: only beside a whole copy, for the restore of that copy, and released for others."""
 
 import random
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from host_device import LONG, Device, baseline, look, process
+from two_at_once import Held
 
 from gcr.drain import DeviceRange, HandleSpec
 from gcr.errors import DriverError, NoRoom, WrongState
@@ -17,11 +17,6 @@ from gcr.hashing import CHUNK_BYTES
 from gcr.worker.holding import Holding
 from gcr.worker.holdings import Holdings
 from gcr.worker.taking import copy_live, copy_out
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from host_device import LONG, Device, baseline, look, process
-from two_at_once import Held
 
 SIZE = 3 * CHUNK_BYTES
 COPY, LATER = 7, 8

@@ -1,13 +1,12 @@
 """A restore built by itself, and each of its steps: what it does, and what its undo does."""
 
 import os
-import sys
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stepping import DEVICE, SIZE, RecordedWorker, Recorder
 
 from gcr.config import Config
 from gcr.engine.node import Course
@@ -29,10 +28,6 @@ from gcr.losterrors import ProcessLost
 from gcr.peers.shares import NOTHING
 from gcr.processes import identify
 from gcr.protocol.operations.worker import Moved
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from stepping import DEVICE, SIZE, RecordedWorker, Recorder
 
 OTHER = "GPU-2"
 

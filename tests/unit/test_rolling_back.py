@@ -1,13 +1,8 @@
 """A checkpoint that was never decided, taken back by another daemon than the one that began it."""
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from sharing_job import DEVICE, MiB, SharingJob
 
 from gcr.engine import rolling_back

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "native" / "sim"))
 
 from dumps import CRIU, skip_without_criu

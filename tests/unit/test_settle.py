@@ -1,15 +1,10 @@
 """After a cancelled command its caller is told where the job stands, once another command may follow."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from reported import job_info
 
 from gcr.api.listings import JobInfo

@@ -1,12 +1,8 @@
 """The simulated HIP runtime under unmodified hip-python of both generations."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from sim_hip import HipMachine, runtime
 from simulated import CONTEXT, MiB
 

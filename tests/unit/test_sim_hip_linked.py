@@ -7,9 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from sim_hip import TESTS, HipMachine, runtime
 from simulated import ROOT
 

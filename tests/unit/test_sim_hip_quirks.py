@@ -1,12 +1,8 @@
 """Faults of some real HIP runtimes, as modes of the simulated machine, and the ways around them."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from sim_hip import HipMachine
 from simulated import CONTEXT, MiB
 

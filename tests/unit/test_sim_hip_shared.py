@@ -2,14 +2,10 @@
 management library and the kernel's files."""
 
 import socket
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from sim_hip import HipMachine
 from simulated import CONTEXT, MiB
 

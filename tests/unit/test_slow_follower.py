@@ -3,15 +3,11 @@
 import json
 import os
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from channels import eventually
 
 from gcr.api.jobevents import EventBatch, EventsMissed, JobReleased

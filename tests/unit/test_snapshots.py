@@ -1,14 +1,13 @@
 """Snapshots on the device: their room, what they cost a program that needs it, and their end."""
 
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from host_device import ABOUT, LONG, Device, baseline, fails, holding, image, look, process
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,10 +18,6 @@ from gcr.imageerrors import ImageFailed
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.snapshot import portions, room_for, spare_bytes
 from gcr.worker.taking import copy_on, copy_out, give_up_snapshot, make_room
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from host_device import ABOUT, LONG, Device, baseline, fails, holding, image, look, process
 
 
 @given(st.lists(st.integers(1, 300).map(lambda n: n << 21), min_size=1), st.integers(-(1 << 31), 1 << 40))

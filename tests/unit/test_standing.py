@@ -1,14 +1,10 @@
 """What a command that was cut short says of a job that it has stopped into an image."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from reported import job_info
 
 from gcr import processes

@@ -1,15 +1,10 @@
 """Each step of a checkpoint by itself: what it does, and what its undo does, also where it was cut short."""
 
-import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from stepping import DEVICE, SIZE, Made, Recorder, Target, drained
 
 from gcr.config import Config

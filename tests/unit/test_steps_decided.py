@@ -1,14 +1,9 @@
 """Steps of a checkpoint: the image, the decision and after it, and a program that runs on."""
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from stepping import DEVICE, SIZE, Made, Recorder, drained
 
 from gcr.control import ControlMeans

@@ -2,7 +2,6 @@
 
 import os
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from imaging import CIPHERS, bytes_of, described, mapped, table
 from msgspec.structs import replace
 
 from gcr.criu import messages
@@ -32,10 +32,6 @@ from gcr.memory.addresses import round_up
 from gcr.memory.layout import SealedTable
 from gcr.memory.memfiles import filled_memfd, is_held_still
 from gcr.protocol.operations import image as ops
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from imaging import CIPHERS, bytes_of, described, mapped, table
 
 SLOT = 2 << 20
 

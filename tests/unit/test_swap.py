@@ -1,15 +1,10 @@
 """`gcr swap`: what it refuses before it touches anything, and what it undoes when the second job does not come back."""
 
-import sys
-from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from reported import checkpointed, restored
 
 from gcr.api.reports import CheckpointReport, RestoreReport, SwapReport

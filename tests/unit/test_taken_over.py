@@ -3,17 +3,17 @@
 import ctypes
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from arenas import MiB, Pins
+from host_device import ABOUT, LONG, Device, look, process
 
 from gcr.drain import DeviceRange, HandleSpec, Span
 from gcr.errors import DeadlinePassed, NoRoom, RolledBack
@@ -24,11 +24,6 @@ from gcr.worker.bounce import SLOTS_EACH, Slots
 from gcr.worker.holding import Holding
 from gcr.worker.refilling import copy_in
 from gcr.worker.taking import copy_out
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from arenas import MiB, Pins
-from host_device import ABOUT, LONG, Device, look, process
 
 COPY = 9
 HANDLES = {1: 3 * MiB, 2: 3 * MiB, 3: 3 * MiB}  # segments have 2 MiB

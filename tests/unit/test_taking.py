@@ -6,35 +6,13 @@ This holds for any writes, frees and allocations between the parent, the live co
 import errno
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from gcr.drain import DeviceRange, HandleSpec, Span
-from gcr.errors import DeadlinePassed, DriverError, NoRoom, UsageError, WrongState
-from gcr.hashing import CHUNK_BYTES
-from gcr.hashing.baseline import Baseline
-from gcr.imageerrors import HashMissed
-from gcr.memory.layout import DamagedTable, SealedTable
-from gcr.memory.partial import PartialTable, Where
-from gcr.protocol.jsonbody import sealed_memfd
-from gcr.protocol.operations.operation import Done
-from gcr.worker import taking
-from gcr.worker.guarded import copies_within, guarded, prepares_hash
-from gcr.worker.hostcopy import HostCopy
-from gcr.worker.snapshot import SPARE_SHARE
-from gcr.worker.taking import COPYING_SHARE, copy_live, copy_on, copy_out, make_room
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import host_device
+import pytest
 from host_device import (
     ABOUT,
     ACTS,
@@ -55,6 +33,23 @@ from host_device import (
     sealed,
     written,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gcr.drain import DeviceRange, HandleSpec, Span
+from gcr.errors import DeadlinePassed, DriverError, NoRoom, UsageError, WrongState
+from gcr.hashing import CHUNK_BYTES
+from gcr.hashing.baseline import Baseline
+from gcr.imageerrors import HashMissed
+from gcr.memory.layout import DamagedTable, SealedTable
+from gcr.memory.partial import PartialTable, Where
+from gcr.protocol.jsonbody import sealed_memfd
+from gcr.protocol.operations.operation import Done
+from gcr.worker import taking
+from gcr.worker.guarded import copies_within, guarded, prepares_hash
+from gcr.worker.hostcopy import HostCopy
+from gcr.worker.snapshot import SPARE_SHARE
+from gcr.worker.taking import COPYING_SHARE, copy_live, copy_on, copy_out, make_room
 
 
 @pytest.fixture(autouse=True, scope="module")

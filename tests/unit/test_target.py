@@ -1,12 +1,11 @@
 """A process inside a transaction, with an agent that says what the test wants."""
 
-import sys
 from functools import partial
 from itertools import permutations
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from targets import DEVICE, Agent, MiB, Node, kept, place, target_of
 
 from gcr.engine import count
 from gcr.engine.aside import export_more, runs_on
@@ -27,10 +26,6 @@ from gcr.processes import ProcessIdentity
 from gcr.protocol.agentwire import HandleRecord
 from gcr.protocol.operations.worker import Moved
 from gcr.protocol.wire import HandleFlag
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from targets import DEVICE, Agent, MiB, Node, kept, place, target_of
 
 
 def work_of(target: Target) -> Work:

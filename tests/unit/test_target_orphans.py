@@ -1,19 +1,14 @@
 """Memory of a process that no keeper has: it is made anew, behind the gate, where there is room."""
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from targets import DEVICE, Agent, Holder, MiB, Node, kept, place, target_of
 
 from gcr.engine.rehome import close_books
 from gcr.engine.target import Target
 from gcr.errors import NoRoom, RolledBack
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from targets import DEVICE, Agent, Holder, MiB, Node, kept, place, target_of
 
 
 class Orphaned(Agent):

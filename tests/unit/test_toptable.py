@@ -1,12 +1,8 @@
 """The tables of `gcr top`: a line a job, with its last swap; a terminal's width is kept to."""
 
 import re
-import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from reported import job_info, process
 

@@ -2,12 +2,12 @@
 
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from users import OTHER, root_only
 
 from gcr.errors import UnsafeRuntime
 from gcr.memory.escrow import Escrow
@@ -16,10 +16,6 @@ from gcr.protocol.seqpacket import _check_place, listen
 from gcr.rendezvous import client, launch
 from gcr.runtime import open_own_directory
 from gcr.supervisor.link import DaemonLink
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from users import OTHER, root_only
 
 
 @contextmanager

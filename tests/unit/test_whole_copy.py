@@ -1,9 +1,8 @@
 """A copy that an image takes and a process may come back from: it has every byte, and says what the parent has."""
 
 import random
-import sys
-from pathlib import Path
 
+from host_device import ABOUT, ACTS, LONG, Act, Device, act, baseline, image, look, process, sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,10 +10,6 @@ from gcr.hashing import CHUNK_BYTES
 from gcr.memory.partial import Where
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.taking import copy_live, copy_out
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from host_device import ABOUT, ACTS, LONG, Act, Device, act, baseline, image, look, process, sealed
 
 BIG = 5 * CHUNK_BYTES
 

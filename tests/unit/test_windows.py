@@ -2,7 +2,6 @@
 
 import os
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,9 +9,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from imaging import CIPHERS, bytes_of, write
 
 from gcr.drain import HandleSpec

@@ -3,12 +3,12 @@
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from threading import RLock
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from channels import open_descriptors
 
 from gcr.errors import RolledBack, WrongState
 from gcr.memory.layout import SealedSegment, SealedTable
@@ -28,10 +28,6 @@ from gcr.worker.serving.rings import RingServing
 COUNTS = [1, BATCH - 1, BATCH, MAX_DESCRIPTORS + 1]
 COPY = CopyName("7.1", 9)
 ABOUT = ProcessFacts("llm", 7, start_time=8, transaction=9, ordinals={0: "GPU-a"}, mappings=())
-
-
-def open_descriptors() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
 
 
 class Made:

@@ -2,16 +2,12 @@
 
 import errno
 import os
-import sys
 import threading
 import time
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from imaging import bytes_of, described, mapped
 
 from gcr.image.chunks.chunk import name_of

@@ -2,13 +2,9 @@
 
 import errno
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from imaging import bytes_of, mapped
 
 from gcr.image.chunks.chunk import name_of

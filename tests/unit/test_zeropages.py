@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from imaging import imaged
 from pagemaps import OF_A_FILE, PAGE, PRESENT, PRIVATE, WINDOW, Entry, entries_of, memory, pagemap
 

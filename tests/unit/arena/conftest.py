@@ -1,13 +1,9 @@
 """An arena, and the ranges that it pins; no test leaves any, or a descriptor."""
 
 import contextlib
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from arenas import Pins, make
 
 

@@ -3,13 +3,8 @@
 import ctypes
 import fcntl
 import os
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from arenas import MiB, fill, make, read
 
 from gcr.errors import DriverError, NoRoom, RolledBack

@@ -3,14 +3,9 @@
 import ctypes
 import fcntl
 import os
-import sys
 import threading
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from arenas import PATIENCE, SEGMENT, MiB, failing_once, fill, make, read, wishing
 
 from gcr.errors import DriverError, NoRoom, RolledBack

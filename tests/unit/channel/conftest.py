@@ -1,13 +1,8 @@
 """Channels over a real socket pair; no test leaves a descriptor."""
 
 import socket
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from channels import descriptors, eventually
 
 from gcr.protocol.channel import Channel

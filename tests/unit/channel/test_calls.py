@@ -2,14 +2,9 @@
 
 import errno
 import os
-import sys
 import threading
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from channels import content, echo, eventually, raising, temporary
 
 from gcr.errors import (

@@ -2,15 +2,10 @@
 
 import os
 import socket
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from channels import eventually, temporary
 
 from gcr.errors import (

@@ -4,14 +4,9 @@ import contextlib
 import os
 import resource
 import socket
-import sys
 import threading
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from channels import descriptors, echo, temporary
 
 from gcr.errors import (

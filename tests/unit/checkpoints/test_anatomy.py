@@ -2,17 +2,13 @@
 
 import json
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import CIPHERS
+from msgspec.structs import replace
 
 from gcr.checkpoints import anatomy
 from gcr.checkpoints.anatomy import RunAnatomy, anatomy_of

@@ -1,7 +1,6 @@
 """The disk that a run takes: parts of a state that rest while others change keep no old pack."""
 
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,8 +8,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gcr.checkpoints.run import doomed, run_in
 from gcr.checkpoints.saving import Framework, Saving, write_share

@@ -1,13 +1,9 @@
 """A run in a bucket, for which a folder stands that is asked for objects. Steps pass through a folder here."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import bytes_of
 
 from gcr.checkpoints.elsewhere import Elsewhere

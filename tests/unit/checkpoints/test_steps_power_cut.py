@@ -2,16 +2,12 @@
 
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from shutil import rmtree
 from unittest.mock import patch
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from disk import Disk, State
 
 from gcr.checkpoints.loading import Step

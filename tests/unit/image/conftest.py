@@ -1,12 +1,8 @@
 """Stores of images, plain and encrypted."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import CIPHERS
 
 from gcr.image.store.store import Store

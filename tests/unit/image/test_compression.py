@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import CIPHERS, bytes_of, check, described, flipped, mapped, read, weights
 
 from gcr.errors import LibraryMissing

@@ -2,17 +2,13 @@
 
 import os
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import MANY, bytes_of, check, described, files, flipped, mapped, read, write
+from msgspec.structs import replace
 
 from gcr.cli.commands.verify import _all_checked
 from gcr.hashing.chunks import CHUNK_BYTES

@@ -1,7 +1,6 @@
 """Runs of chunks that an image takes from its parent: the image is as if each chunk had been looked at."""
 
 import random
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,9 +9,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import CIPHERS, bytes_of, check, described, mapped, read, write
 
 from gcr.errors import UsageError

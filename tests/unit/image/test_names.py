@@ -1,6 +1,5 @@
 """An image has its name alone; what others need or use stays, and what the dead have left goes."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -9,9 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import CIPHERS, MANY, bytes_of, check, described, files, mapped, read, write
 
 from gcr.hashing.chunks import CHUNK_BYTES

@@ -1,17 +1,13 @@
 """Roots of images over nodes in a store: each is there beside its part, whole or not at all, and goes with it."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from shutil import rmtree
 
 import pytest
-from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from disk import Disk
 from imaging import bytes_of, write
+from msgspec.structs import replace
 from rooted import OTHER, part
 
 from gcr.cutroot import Root, RootPart

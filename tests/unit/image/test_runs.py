@@ -2,7 +2,6 @@
 
 import random
 import struct
-import sys
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -11,11 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import CIPHERS, bytes_of, described, flipped, folder_of, imaged, mapped, write
+from msgspec.structs import replace
 
 from gcr.hashing.chunks import MAX_CHUNK_BYTES, TILE_BYTES
 from gcr.image.chunks.entry import BLOCK, PLACED, padded

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,9 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import CIPHERS, bytes_of, check, described, mapped, read, write
 
 from gcr.hashing.chunks import TILE_BYTES as CHUNK

@@ -1,14 +1,9 @@
 """A pack of which little is used is left: its chunks are written again where their bytes are at hand."""
 
 import logging
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import bytes_of, described, mapped, read, write
 
 from gcr.hashing.chunks import TILE_BYTES as CHUNK

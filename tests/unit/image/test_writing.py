@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import resource
-import sys
 import time
 import tracemalloc
 from collections import defaultdict
@@ -18,12 +17,9 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from image_example import DOCUMENT, documented, example
 from imaging import CIPHERS, MANY, bytes_of, check, described, files, mapped, read, write
+from msgspec.structs import replace
 
 from gcr.cli.picture import of_image
 from gcr.hashing import HashKey

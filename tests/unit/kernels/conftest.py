@@ -1,13 +1,9 @@
 """A file is written and inspected."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 
 from gcr.kernels import Image, inspect_file
 

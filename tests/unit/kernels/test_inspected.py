@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 import zstandard
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from kernel_files import (
     CUDA_LAYOUT,
     DATA,

@@ -11,9 +11,6 @@ from pathlib import Path
 import lz4.block
 import pytest
 import zstandard
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from kernel_files import DATA, Read, amd_elf, code_object, compressed_bundle, entry, fatbin, kernel
 
 from gcr.errors import LibraryMissing

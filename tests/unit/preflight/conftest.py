@@ -1,12 +1,8 @@
 """Processes that hold one thing each, by `holding.py`."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from held_things import Hold, Holders
 
 

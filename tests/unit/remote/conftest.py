@@ -1,12 +1,8 @@
 """Stores here and elsewhere, plain and encrypted; a folder that is asked as a bucket is."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import CIPHERS
 
 from gcr.hashing.chunks import CHUNK_BYTES

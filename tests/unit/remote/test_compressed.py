@@ -1,12 +1,8 @@
 """An image of a compressed pack is pushed and pulled as it is stored, and a pull that was cut short is taken up."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import check, described, flipped, mapped, read, weights
 from remotes import contents, interrupted_after, pulled, pushed
 

@@ -1,14 +1,10 @@
 """A pull that was cut short is taken up where it was; what it left waits a day."""
 
 import os
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import check, files, flipped, read, write
 from remotes import COMMON, OWN, contents, interrupted_after, pulled, pushed
 

@@ -1,14 +1,10 @@
 """What is found damaged, here or elsewhere, is sent and brought again, and counts for nothing meanwhile."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import check, flipped, read, write
 from remotes import COMMON, OWN, contents, pulled, pushed, rewritten
 

@@ -1,13 +1,9 @@
 """Nothing that comes from elsewhere is trusted unseen: indexes, sizes, flipped bits, and names."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import files, flipped, read, write
 from remotes import COMMON, OWN, contents, pulled, pushed, rewritten
 

@@ -1,15 +1,11 @@
 """Several move images at once, or write and remove them meanwhile: the first to claim a name keeps it."""
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Barrier, Thread
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import check, described, files, mapped, read, write
 from remotes import COMMON, OWN, contents, pulled, pushed
 

@@ -1,13 +1,9 @@
 """Stores elsewhere, here in a folder: what was pushed comes back, and nothing moves twice."""
 
 import stat
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import CIPHERS, brought, check, folder_of, imaged, read, write
 from remotes import COMMON, OTHER, OWN, contents, pulled, pushed, rewritten
 

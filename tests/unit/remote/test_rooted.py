@@ -1,15 +1,11 @@
 """The root of an image over nodes goes with its part, to a store elsewhere and back, compared or not at all."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import bytes_of, write
+from msgspec.structs import replace
 from remotes import contents, pulled, pushed
 from rooted import OTHER, part
 

@@ -10,9 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from imaging import CIPHERS, read, write
 from remotes import COMMON, OWN, contents, pulled, pushed
 

@@ -1,0 +1,6 @@
+"""The helpers of unit tests are modules of this folder, imported by their bare names."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
