@@ -145,7 +145,7 @@ class Agent:
 
 
 class Worker:
-    """The worker of the device. `held_of`: descriptors by hold and id."""
+    """The worker of the device. `kept`: descriptors by pid and id."""
 
     device = DEVICE
     handles = copies = property(lambda self: self)

@@ -193,7 +193,7 @@ def test_a_restore_without_room_is_for_good(tmp_path: Path) -> None:
         with machine.start("use(); held = create(40 * MiB); say('up'); wait_for_line()") as squatter:
             assert squatter.hear() == "up"
             assert act(machine, target.pid, "say(restore(), state())") == f"2 {FAILED}"
-        # The room is back, the process is not (research/criu.md §4: 304 for ever, unlock 401).
+        # The room is back, the process is not (304 for ever, unlock 401).
         assert act(machine, target.pid, "say(restore(), unlock(), state())") == f"304 401 {FAILED}"
 
 

@@ -22,7 +22,7 @@ static bool never_restorable(const struct sim_physical* physical) {
     return shared || physical->doomed;
 }
 
-// Unified memory: the driver refuses (research/peers.md; not yet seen on our own machine).
+// Unified memory: the driver refuses (not yet seen on our own machine).
 static bool has_managed_memory(void) {
     struct sim_ranges* all = sim_physical_all();
     for (size_t i = 0; i < all->count; i++) {
@@ -167,7 +167,7 @@ static sim_result step(const struct sim_service_request* request) {
         [SIM_SERVICE_UNLOCK] = SIM_PROCESS_LOCKED,
     };
     int now = atomic_load(&state);
-    // After a failed restore the driver answers 304 to restore and 401 to the rest, for ever (research/criu.md §4).
+    // After a failed restore the driver answers 304 to restore and 401 to the rest, for ever.
     if (now == SIM_PROCESS_FAILED && request->operation == SIM_SERVICE_RESTORE) return SIM_OPERATING_SYSTEM;
     if (now != (int)needed[request->operation]) return SIM_ILLEGAL_STATE;
     switch (request->operation) {

@@ -3,7 +3,7 @@
 // Device memory as one process sees it: physical allocations, reserved addresses, mappings, allocations.
 //
 // A device address is a CPU address that the CPU cannot touch: PROT_NONE, as on hardware. Device threads work on an
-// alias of the same size elsewhere, and only through sim_view_locked, which checks the access of that device.
+// alias of the same size elsewhere, and only through sim_view_take_locked, which checks the access of that device.
 // All functions here want sim_lock held unless said otherwise.
 #ifndef GCR_SIM_MEMORY_H
 #define GCR_SIM_MEMORY_H

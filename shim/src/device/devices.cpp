@@ -55,7 +55,7 @@ void learn_devices(State& state) {
         memcpy(state.devices[i].uuid, uuid, sizeof uuid);
         memcpy(state.devices[i].first_uuid, uuid, sizeof uuid);
     }
-    state.device_count.store(count, std::memory_order_release);  // pairs with the acquire above, and fill_status()'s
+    state.device_count.store(count, std::memory_order_release);  // pairs with the acquire above, and add_status()'s
 }
 
 bool uuid_of(State& state, int device, uint8_t uuid[16]) {

@@ -9,7 +9,7 @@
 //         order goes to the stream it was allocated in, which may still have work of earlier owners of the memory.
 // Growth  a new segment where nothing free fits; whole free segments go when the program waits for the device and the pool
 //         holds more than its threshold.
-// Events  pool_streams.h. Segments: segments.h.
+// Events  pool_streams.h. Segments: pool_segments.h.
 #ifndef GCR_DEVICE_POOLS_H
 #define GCR_DEVICE_POOLS_H
 
