@@ -30,6 +30,15 @@ class Range(Struct, frozen=True):
         return self.step.begin(self.file, self.begin, self.end, room)
 
 
+class Shard(Struct, frozen=True):
+    """A shard of a tensor in a step: a file of rows without gaps. `sizes`: in each dimension."""
+
+    step: Step
+    file: str
+    dtype: torch.dtype
+    sizes: torch.Size
+
+
 class Object(Struct, frozen=True):
     """An object, which the planner loads from its bytes."""
 
@@ -83,33 +92,27 @@ def an_object(step: Step, file: str, item: ReadItem, planner: LoadPlanner) -> Ob
 
 
 def rows_of(
-    step: Step,
-    file: str,
-    dtype: torch.dtype,
-    sizes: torch.Size,
-    item: ReadItem,
-    target: torch.Tensor,
-    done: Callable[[], object],
-    most: int,
+    shard: Shard, item: ReadItem, target: torch.Tensor, done: Callable[[], object], most: int
 ) -> Iterator[Rows]:
     """Yields the rows of a shard that an item wants, in order.
 
     Where the item wants whole rows, and its target has no gaps, each element counts as a row. Each piece begins with a
     chunk then, and no chunk is read twice.
-    sizes: of the shard · most: bytes of the chunks that are read for a piece, unless one row needs more
+    most: bytes of the chunks that are read for a piece, unless one row needs more
     """
+    sizes = shard.sizes
     first, count, row_sizes = (item.storage_offsets[0], item.lengths[0], sizes[1:]) if sizes else (0, 1, torch.Size())
     if item.lengths[1:] == row_sizes and target.is_contiguous():
         first, count, row_sizes = first * row_sizes.numel(), target.numel(), torch.Size()
         target = target.view(-1)
     parts = tuple(zip(item.storage_offsets[1:], item.lengths[1:], strict=True))[: len(row_sizes)]
-    row = row_sizes.numel() * dtype.itemsize
-    for begin, end in _cuts(first, first + count, row, step.chunk_bytes, most):
-        there = Range(step, file, begin * row, end * row)
+    row = row_sizes.numel() * shard.dtype.itemsize
+    for begin, end in _cuts(first, first + count, row, shard.step.chunk_bytes, most):
+        there = Range(shard.step, shard.file, begin * row, end * row)
         yield Rows(
             there,
             there.room,
-            dtype,
+            shard.dtype,
             (end - begin, *row_sizes),
             parts,
             target.narrow(0, begin - first, end - begin),

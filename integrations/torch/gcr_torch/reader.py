@@ -27,7 +27,7 @@ from gcr.errors import UsageError
 from gcr.imageerrors import Damaged, NoSuchImage, WrongImage
 from gcr_torch.held import Held
 from gcr_torch.ids import step_of
-from gcr_torch.pieces import an_object, rows_of
+from gcr_torch.pieces import Shard, an_object, rows_of
 from gcr_torch.pipeline import Piece, Pipeline
 from gcr_torch.record import PLANNER, from_json
 
@@ -141,17 +141,17 @@ class Reader(StorageReader):
             if item.type == LoadItemType.BYTE_IO:
                 yield an_object(step, file, item, planner)
                 continue
-            dtype, sizes = self._checked(item, shards)
+            shard = self._shard(item, shards)
             target = planner.resolve_tensor(item).detach()
             if target.size() != item.lengths:
                 raise UsageError(f"{item.dest_index.fqn}: {[*item.lengths]} do not fit into {[*target.size()]}")
             done = partial(planner.commit_tensor, item, target)
-            yield from rows_of(step, file, dtype, sizes, item, target, done, most)
+            yield from rows_of(shard, item, target, done, most)
 
-    def _checked(self, item: ReadItem, shards: Shards) -> tuple[torch.dtype, torch.Size]:
-        """Returns type and sizes of the shard that an item is a part of. Raises Damaged for a file of another size."""
+    def _shard(self, item: ReadItem, shards: Shards) -> Shard:
+        """Returns the shard that an item is a part of. Raises Damaged for a file of another size."""
         step, index = self._opened.thing, item.storage_index
-        dtype, sizes = shards[index]
-        if step.size(self._metadata.storage_data[index]) != prod(sizes) * dtype.itemsize:
+        file, (dtype, sizes) = self._metadata.storage_data[index], shards[index]
+        if step.size(file) != prod(sizes) * dtype.itemsize:
             raise Damaged.of(self.run.image(step.number), f"{index.fqn} has not the bytes of a {[*sizes]} of {dtype}")
-        return dtype, sizes
+        return Shard(step, file, dtype, sizes)
