@@ -9,7 +9,6 @@ import ipaddress
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,26 +27,20 @@ from gcr.image.store.location import store_path
 from gcr.job.migrations import Migrations
 from gcr.listening import listening, url_of
 from gcr.protocol.jsonbody import error_from_json, error_to_json
-from gcr.rendezvous.launch import open_log
+from gcr.rendezvous.launch import start_module
 from gcr.runtime import runtime_dir
 
 START_S = 30.0
 _LOOK_S = 1.0
+_MODULE = "gcr.migration_helper.offering"
 
 
 def offered(step: Offer) -> Offered:
     """Begins to offer the store. Raises LibraryMissing, PortInUse, DeadlinePassed, UsageError."""
     ours, theirs = socket.socketpair()
-    with ours, theirs, open_log("migration.log") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gcr.migration_helper.offering", str(theirs.fileno()), step.job, step.id, step.host],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-            cwd="/",
-        )
+    with ours, theirs:
+        arguments = [str(theirs.fileno()), step.job, step.id, step.host]
+        process = start_module(_MODULE, arguments, os.environ, theirs.fileno(), "migration.log")
         theirs.close()
         ours.settimeout(START_S)
         try:

@@ -44,14 +44,14 @@ def start_module(
     module: str,
     arguments: Sequence[str],
     environment: Mapping[str, str],
-    fd: int,
+    fd: int | None = None,
     log: str | None = None,
     *,
     user: int | None = None,
     group: int | None = None,
     extra_groups: Sequence[int] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Starts a module of gcr in a session of its own, with this descriptor, and its words in a log. Raises OSError."""
+    """Starts a module of gcr in a session of its own, and its words go to a log. It inherits `fd`. Raises OSError."""
     with open_log(log) as out:
         return subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -59,7 +59,7 @@ def start_module(
             stdout=out,
             stderr=out,
             env=environment,
-            pass_fds=[fd],
+            pass_fds=() if fd is None else (fd,),
             start_new_session=True,
             cwd="/",
             user=user,
@@ -76,16 +76,7 @@ def launch() -> None:
 def begin(*options: str) -> "subprocess.Popen[bytes]":
     """Start a daemon, and wait for nothing. Raises UnsafeRuntime, OSError."""
     runtime_dir()
-    with open_log(LOG) as out:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "gcr.daemon", *options],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env=daemon_environment(),
-            start_new_session=True,
-            cwd="/",
-        )
+    child = start_module("gcr.daemon", options, daemon_environment(), log=LOG)
     threading.Thread(target=child.wait, name="gcr-reap", daemon=True).start()
     return child
 

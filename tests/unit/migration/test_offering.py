@@ -9,6 +9,7 @@ from gcr.api.migrations import Offer
 from gcr.errors import DeadlinePassed
 from gcr.migration_helper import offering
 from gcr.processes import start_time
+from gcr.rendezvous import launch
 
 
 def test_an_exchange_that_does_not_begin_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +17,7 @@ def test_an_exchange_that_does_not_begin_is_ended(tmp_path: Path, monkeypatch: p
     silent, told = tmp_path / "silent", tmp_path / "pid"
     silent.write_text(f"#!/bin/sh\necho $$ > {told}.new && mv {told}.new {told}\nexec sleep 600\n")
     silent.chmod(0o700)
-    monkeypatch.setattr(offering, "sys", SimpleNamespace(executable=str(silent)))
+    monkeypatch.setattr(launch, "sys", SimpleNamespace(executable=str(silent)))
     monkeypatch.setattr(offering, "START_S", 1.0)
     with pytest.raises(DeadlinePassed, match="has not started"):
         offering.offered(Offer(job="llm", id="a" * 32, host="127.0.0.1"))
