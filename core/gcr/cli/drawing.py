@@ -15,9 +15,9 @@ BAR = 30  # columns, where names leave them
 _LEAST_BAR, _LEAST_NAME = 10, 12
 
 
-def on_terminal(picture: Picture, console: Console | None = None) -> str:
+def on_terminal(picture: Picture) -> str:
     """Text, in colours where stdout shows them."""
-    shown = console or Console()
+    shown = Console()
     with shown.capture() as captured:
         shown.print(Group(*_drawn(picture, shown)))
     return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())

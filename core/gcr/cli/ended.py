@@ -13,7 +13,6 @@ from gcr.rendezvous.client import Client
 
 HEAD = ("ENDED", "PID", "HOW", "AGO", "COMMAND")
 POLL_S = 0.05
-KNOWN_S = 5.0  # seconds within which a supervisor has written down an end that can be seen
 
 
 def newest(job: str) -> Run:

@@ -18,8 +18,8 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def plural(count: int, word: str, many: str = "") -> str:
-    return f"{count:,} {word if count == 1 else many or word + 's'}"
+def plural(count: int, word: str) -> str:
+    return f"{count:,} {word if count == 1 else word + 's'}"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

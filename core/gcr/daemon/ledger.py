@@ -46,7 +46,7 @@ class Entry(Struct, frozen=True):
         names = [str(self.body[name]) for name in ("target", "out", "in") if self.body.get(name)]
         about = f"job {', '.join(names)}: " if names else ""
         passed = time.monotonic() - self.began
-        log.info("%s", _failed(about + self.op, error.exit, error.state, error.code, error.message, passed, self.who))
+        log.info("%s", _failed(about + self.op, error, passed, self.who))
 
 
 def tell(error: GcrError) -> None:
@@ -125,7 +125,7 @@ def _of_command(event: jobevents.CommandEvent) -> str:
             done = f"{what} done, {event.state}: {event.bytes} bytes, {event.took_s:.3f} s"
             return f"{done}{_extras(event)}; asked by {event.by}"
         case jobevents.FailedEvent():
-            return _failed(what, event.exit, event.state, event.code, event.message, event.took_s, event.by)
+            return _failed(what, event, event.took_s, event.by)
         case _:
             return f"{what} begun; asked by {event.by}"
 
@@ -140,10 +140,10 @@ def _extras(event: jobevents.DoneEvent) -> str:
             return ""
 
 
-def _failed(what: str, exit: int, state: str | None, code: str, message: str, seconds: float, by: str) -> str:
-    how = "refused" if exit == Refused.exit else "failed"
-    left = f", {state}" if state else ""
-    return f"{what} {how}{left}: {code}: {message}; {seconds:.3f} s; asked by {by}"
+def _failed(what: str, failure: GcrError | jobevents.FailedEvent, seconds: float, by: str) -> str:
+    how = "refused" if failure.exit == Refused.exit else "failed"
+    left = f", {failure.state}" if failure.state else ""
+    return f"{what} {how}{left}: {failure.code}: {failure.message}; {seconds:.3f} s; asked by {by}"
 
 
 def asked_by(peer: PeerIdentity) -> str:

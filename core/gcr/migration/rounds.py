@@ -30,12 +30,12 @@ class Round(Struct, frozen=True):
         return self.bytes_sent / self.pull_s if self.pull_s > 0 else 0.0
 
 
-def is_worth_another(done: Sequence[Round], goal_s: float = GOAL_S) -> bool:
-    """Returns whether the job is to be copied once more before it is stopped. `goal_s`: seconds."""
+def is_worth_another(done: Sequence[Round]) -> bool:
+    """Returns whether the job is to be copied once more before it is stopped."""
     if not done:
         return True
     last, rate = done[-1].bytes_sent, max(each.bytes_per_s for each in done)
-    if len(done) >= MOST or last <= rate * goal_s:
+    if len(done) >= MOST or last <= rate * GOAL_S:
         return False
     return len(done) == 1 or paid(done, len(done) - 1)
 

@@ -48,6 +48,7 @@ from gcr.protocol.wire import AgentFlag, ErrorCode, FrameType, HelloRecord, Snap
 
 ANSWER_TIMEOUT = 10.0
 PAGES_S = 60.0  # for all pages of a list
+MAPPINGS_AT_ONCE = 1024  # records of a page
 WAY_BACK_S = 60.0  # at least, for a request that gives a process its memory back
 
 
@@ -173,11 +174,11 @@ class AgentPeer(Struct):
     def drop(self, transaction: int) -> None:
         self.ask(FrameType.DROP, _named(transaction))
 
-    def mappings(self, transaction: int, limit: int = 1024) -> Iterator[MappingBatch]:
+    def mappings(self, transaction: int) -> Iterator[MappingBatch]:
         """Yields the mappings of all handles, page by page."""
         more, pages = True, Paging(f"process {self.identity.pid}, mappings", PAGES_S)
         while more:
-            request = ExportRequest(transaction=transaction, after_id=pages.cursor, limit=limit)
+            request = ExportRequest(transaction=transaction, after_id=pages.cursor, limit=MAPPINGS_AT_ONCE)
             batch = MappingBatch.unpack(self.ask(FrameType.MAPPINGS, request.pack()).payload)
             yield batch
             if more := bool(batch.reply.more):

@@ -247,11 +247,11 @@ class IdList(Struct, frozen=True):
         return IdListHead(self.transaction, len(self.ids)).pack() + struct.pack(f"<{len(self.ids)}Q", *self.ids)
 
     @classmethod
-    def unpack(cls, data: bytes, offset: int = 0) -> Self:
-        head = IdListHead.unpack(data, offset)
-        if len(data) - offset - cls.SIZE < head.count * 8:
-            raise BadFrame(f"{head.count} ids do not fit into {len(data) - offset - cls.SIZE} bytes")
-        return cls(head.transaction, struct.unpack_from(f"<{head.count}Q", data, offset + cls.SIZE))
+    def unpack(cls, data: bytes) -> Self:
+        head = IdListHead.unpack(data)
+        if len(data) - cls.SIZE < head.count * 8:
+            raise BadFrame(f"{head.count} ids do not fit into {len(data) - cls.SIZE} bytes")
+        return cls(head.transaction, struct.unpack_from(f"<{head.count}Q", data, cls.SIZE))
 
 
 class StatusReply(Struct, frozen=True):

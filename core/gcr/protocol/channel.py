@@ -202,9 +202,9 @@ class Channel:
             raise
         return answer, received
 
-    def notice(self, op: str, body: Mapping[str, Any] | None = None, fds: Sequence[int] = ()) -> None:
+    def notice(self, op: str, body: Mapping[str, Any] | None = None) -> None:
         """Tell the peer something it does not answer. Raises PeerGone, DeadlinePassed."""
-        self.send_json(FrameType.NOTICE, 0, {"op": op, **(body or {})}, fds, REPLY_TIMEOUT)
+        self.send_json(FrameType.NOTICE, 0, {"op": op, **(body or {})}, (), REPLY_TIMEOUT)
 
     def send_json(self, kind: int, request: int, body: Mapping[str, Any], fds: Sequence[int], timeout: float) -> None:
         payload, large = jsonbody.dump(body)

@@ -41,7 +41,6 @@ class Server:
     """One running front. `async with` it: it listens within, and is closed with grace after."""
 
     def __init__(self, config: ServeConfig, jobs: Jobs, ask: Callable[[], Seen] = seen_by_daemon) -> None:
-        self._config = config
         self.metrics = Metrics()
         self.proxy = Proxy(keeps_authorization=config.token is None)
         self.pool = Pool(config, jobs, policies.chosen(config.policy), self.metrics, self._quiet)
