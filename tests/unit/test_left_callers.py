@@ -11,7 +11,8 @@ import pytest
 from reported import checkpointed
 
 from gcr.config import Config
-from gcr.daemon import server
+from gcr.daemon import clientdesk
+from gcr.daemon.clientdesk import ClientDesk
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.server import Connection, Server
 from gcr.job.journal import Journal
@@ -38,13 +39,13 @@ def test_a_command_that_begins_after_its_caller_has_left_is_cancelled(
         begun.append(asked.cancelled.is_set())
         return checkpointed()
 
-    monkeypatch.setattr(server.checkpoint, "run", run)
+    monkeypatch.setattr(clientdesk.checkpoint, "run", run)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection = Connection(daemon, theirs)
     client = Channel(ours, name="gcrd").start()
     client.call(FrameType.HELLO, HelloRecord(role=Role.CLIENT).pack(), timeout=10)
-    served = connection._serve_client
-    monkeypatch.setattr(connection, "_serve_client", lambda request: (begin.wait(10), served(request)))
+    served = ClientDesk.serve
+    monkeypatch.setattr(ClientDesk, "serve", lambda desk, request: (begin.wait(10), served(desk, request)))
     client.send_json(FrameType.COMMAND, 7, {"op": "checkpoint", "target": "llm"}, (), 10)
     client.close()
     assert connection.channel.closed.wait(10)

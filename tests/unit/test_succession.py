@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from gcr.api.requests import HandOverRequest
+from gcr.daemon.clientdesk import ClientDesk
 from gcr.daemon.permission import Caller
-from gcr.daemon.server import Commands, Connection, Server
+from gcr.daemon.server import Server
 from gcr.errors import DaemonUnavailable, PeerGone, WrongState, WrongVersion
 from gcr.rendezvous.succession import order
 
@@ -67,13 +68,12 @@ def test_not_to_a_daemon_that_a_process_cannot_speak_to(oldest, newest):
 def test_a_caller_that_leaves_before_the_answer_keeps_no_daemon_that_refuses_everything():
     here = server()
     here.listener.shutdown = lambda _how: None
-    connection = object.__new__(Connection)
-    connection._server, connection._commands, connection._caller = here, Commands(), Caller()
-    connection.channel = SimpleNamespace(peer=SimpleNamespace(pid=7, uid=0), closed=threading.Event())
+    channel = SimpleNamespace(peer=SimpleNamespace(pid=7, uid=0), closed=threading.Event())
+    desk = ClientDesk(here, channel, Caller(), None)
 
     def gone(_answer, _fds):
         raise PeerGone("the caller has left")
 
     with pytest.raises(PeerGone):
-        connection._serve_client(SimpleNamespace(json=lambda: {"op": "hand_over", **NEWCOMER}, reply_json=gone))
+        desk.serve(SimpleNamespace(json=lambda: {"op": "hand_over", **NEWCOMER}, reply_json=gone))
     assert here.stopping.is_set()

@@ -11,49 +11,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from queue import SimpleQueue
-from typing import TypeVar
 
-from msgspec import Struct, field
-from msgspec.structs import replace
-
-from gcr.api.answers import Answer, Leaving, Pong, Ranks
-from gcr.api.anyrequest import AnyRequest, request_of
-from gcr.api.events import Listener, ProgressEvent
-from gcr.api.partrequests import DropPartsRequest, KeepPartRequest, PartsRequest
-from gcr.api.requests import (
-    CheckpointRequest,
-    CutRequest,
-    DevicesRequest,
-    EventsRequest,
-    HandOverRequest,
-    ImageRequest,
-    MigrateRequest,
-    NoteRemovalRequest,
-    PingRequest,
-    PsRequest,
-    RecoverRequest,
-    RestoreRequest,
-    SaveNowRequest,
-    SaveSpansRequest,
-    StatusRequest,
-    StopRequest,
-    SwapRequest,
-    Target,
-)
+from gcr.api.requests import HandOverRequest
 from gcr.daemon import handles
-from gcr.daemon.arrivals import Arrivals, check_stoppable
-from gcr.daemon.commands import checkpoint, context, looking, migrating, parts, removal, restore, save
-from gcr.daemon.commands.asked import Asked
-from gcr.daemon.commands.swap import Swap
+from gcr.daemon.arrivals import Arrivals
+from gcr.daemon.clientdesk import ClientDesk
+from gcr.daemon.commands import context
 from gcr.daemon.commands.unsettled import Unsettled
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.desk import SupervisorDesk
 from gcr.daemon.door import PAUSE_S, Door
-from gcr.daemon.ledger import Entry, asked_by
 from gcr.daemon.permission import caller_of
 from gcr.devices import uuid_text
-from gcr.errors import DaemonUnavailable, GcrError, NotOurs, PeerGone, UsageError, WrongState, WrongVersion
+from gcr.errors import DaemonUnavailable, NotOurs, PeerGone, UsageError, WrongState, WrongVersion
 from gcr.peers.agent import AgentPeer
 from gcr.peers.supervisor import SupervisorPeer
 from gcr.processes import identify
@@ -65,9 +35,6 @@ from gcr.rendezvous.presence import Presence
 from gcr.version import __version__
 
 log = logging.getLogger("gcr.daemon")
-
-Wanted = TypeVar("Wanted", bound=ImageRequest)
-Command = Callable[[Coordinator, Wanted, Asked], Answer]
 
 
 class Server:
@@ -153,16 +120,6 @@ class Server:
         self.listener.shutdown(socket.SHUT_RDWR)
 
 
-class Commands(Struct):
-    """Running commands of one client; its leaving cancels them."""
-
-    cancels: set[threading.Event] = field(default_factory=set)
-
-    def cancel(self) -> None:
-        for event in list(self.cancels):
-            event.set()
-
-
 def _is_quick(frame: Received) -> bool:
     """Tells whether a request is a greeting, other than an agent's, which may wait for a device.
 
@@ -175,14 +132,13 @@ class Connection:
     def __init__(self, server: Server, sock: socket.socket) -> None:
         self._server = server
         self._hello: HelloRecord | None = None
-        self._commands = Commands()
-        self._on_close: Callable[[], None] = self._commands.cancel
         self._desk: SupervisorDesk | None = None  # of a supervisor
-        self._named = SimpleQueue[SaveNowRequest]()  # for the save under way
         self._identity = identify(peer_identity(sock).pid)
-        self._caller = caller_of(sock)
+        caller = caller_of(sock)
         name = f"process {peer_identity(sock).pid}"
         self.channel = Channel(sock, self._serve, on_close=lambda _c: self._on_close(), name=name, inline=_is_quick)
+        self._client = ClientDesk(server, self.channel, caller, self._identity)
+        self._on_close: Callable[[], None] = self._client.leave
         self.channel.start()
 
     @property
@@ -208,7 +164,7 @@ class Connection:
         elif self._hello.role == Role.SUPERVISOR:
             self._serve_supervisor(request)
         else:
-            self._serve_client(request)
+            self._client.serve(request)
 
     def _greet(self, request: Request) -> None:
         hello = HelloRecord.unpack(request.frame.payload)
@@ -283,113 +239,3 @@ class Connection:
         if self._identity:
             self._server.presence.gone(self._identity)
         self._server.arrivals.supervisor_left(desk.job)
-
-    # ---- clients -----------------------------------------------------------------------------------------------------
-
-    def _serve_client(self, request: Request) -> None:
-        body = request.json()
-        cancel = threading.Event()
-        self._commands.cancels.add(cancel)
-        if self.channel.closed.is_set():  # the caller left before this thread began, and is not heard leaving again
-            cancel.set()
-        entry = Entry(str(body.get("op")), body, asked_by(self.channel.peer))
-        fds: list[int] = []  # that go with the answer
-        try:
-            self._caller.check_command(entry.op)
-            asked = request_of(body)
-            with self._server.command(counts=not isinstance(asked, EventsRequest)):  # which may wait for long
-                answer = self._command(asked, request, cancel, fds, entry.who)
-        except GcrError as error:
-            entry.failed(error)
-            raise
-        finally:
-            self._commands.cancels.discard(cancel)
-        try:
-            request.reply_json(answer.to_json(), fds)
-        finally:  # also for a caller that has left: after `hand_over` this daemon refuses every command
-            if isinstance(asked, StopRequest | HandOverRequest):
-                self._server.stop()
-            close_all(fds)
-
-    def _command(
-        self, asked: AnyRequest, request: Request, cancel: threading.Event, gives: list[int], who: str
-    ) -> Answer:
-        coordinator = self._server.coordinator
-        match asked:
-            case PingRequest():
-                return Pong(pid=os.getpid(), version=__version__)
-            case PsRequest():
-                return looking.ps(coordinator, self._caller)
-            case DevicesRequest():
-                return looking.devices(coordinator, self._caller)
-            case StatusRequest():
-                return looking.status(coordinator)
-            case EventsRequest():
-                return coordinator.jobs.history.asked(asked, self._caller, cancel)
-            case CheckpointRequest():
-                return self._lending(checkpoint.run, asked, request, cancel, who)
-            case RestoreRequest():
-                return self._lending(restore.run, asked, request, cancel, who)
-            case SwapRequest():
-                tell = partial(self._teller, request, cancel=cancel)
-                return Swap(coordinator, asked, tell, cancel, self._caller, who).run()
-            case CutRequest():
-                ranks = coordinator.cuts.told(asked, self._caller)
-                return Ranks(ranks=ranks) if asked.lead else Pong(pid=os.getpid(), version=__version__)
-            case PartsRequest():
-                return parts.found(coordinator, asked, self._caller)
-            case KeepPartRequest():
-                parts.kept(coordinator, asked, self._caller)
-                return Pong(pid=os.getpid(), version=__version__)
-            case DropPartsRequest():
-                parts.dropped(coordinator, asked, self._caller)
-                return Pong(pid=os.getpid(), version=__version__)
-            case MigrateRequest():
-                told = Asked(self._teller(request, str(asked.step.get("job")), cancel), cancel, (), self._caller, who)
-                return migrating.run(coordinator, asked, told)
-            case SaveSpansRequest():
-                return self._save(asked, request, cancel, gives)
-            case SaveNowRequest():
-                self._named.put(asked)
-                return Pong(pid=os.getpid(), version=__version__)
-            case NoteRemovalRequest():
-                removal.noted(coordinator.jobs.history, asked, self._caller.uid, who)
-                return Pong(pid=os.getpid(), version=__version__)
-            case RecoverRequest():
-                return replace(coordinator.recovery.of_all(), migrations=self._server.unsettled.of_all())
-            case HandOverRequest():
-                self._server.hand_over(asked)
-                return Leaving(pid=os.getpid())
-            case StopRequest():
-                check_stoppable(coordinator.jobs, asked.force)
-                return Leaving(pid=os.getpid())
-
-    def _lending(
-        self, command: Command[Wanted], wanted: Wanted, request: Request, cancel: threading.Event, who: str
-    ) -> Answer:
-        """Carries out a command with the descriptor of a store's key, if one came along."""
-        key = request.take_fds()
-        try:
-            asked = Asked(self._teller(request, wanted.target, cancel), cancel, key, self._caller, who)
-            return command(self._server.coordinator, wanted, asked)
-        finally:
-            close_all(key)
-
-    def _save(self, asked: SaveSpansRequest, request: Request, cancel: threading.Event, gives: list[int]) -> Answer:
-        who = self._identity  # of the connection, by the kernel's word
-        told = Asked(self._teller(request, who.pid if who else 0, cancel), cancel, caller=self._caller)
-        try:
-            answer, fds = save.run(self._server.coordinator, asked, told, save.Program(who, self._named))
-        finally:
-            self._named = SimpleQueue()
-        gives += fds
-        return answer
-
-    def _teller(self, request: Request, target: Target, cancel: threading.Event) -> Listener:
-        def tell(event: ProgressEvent) -> None:
-            try:
-                request.progress(replace(event, job=str(target)).to_json())
-            except PeerGone:
-                cancel.set()  # the caller left; the connection's own thread may hear of it later
-
-        return tell
