@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -58,12 +57,6 @@ void sim_sleep_ms(unsigned milliseconds) {
     }
 }
 
-void sim_block_signals(void) {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, NULL);
-}
-
 // ---- sorted ranges ------------------------------------------------------------------------------------------------
 size_t sim_ranges_index(const struct sim_ranges* ranges, uintptr_t address) {
     size_t low = 0, high = ranges->count;
@@ -114,11 +107,6 @@ void sim_ranges_remove(struct sim_ranges* ranges, const void* item) {
     if (index == ranges->count || ranges->items[index] != range) return;
     ranges->count--;
     memmove(&ranges->items[index], &ranges->items[index + 1], (ranges->count - index) * sizeof *ranges->items);
-}
-
-void sim_ranges_free(struct sim_ranges* ranges) {
-    free(ranges->items);
-    *ranges = (struct sim_ranges){0};
 }
 
 // ---- live objects -------------------------------------------------------------------------------------------------

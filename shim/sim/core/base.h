@@ -64,7 +64,6 @@ void sim_wait_locked(void* condition);  // a pthread_cond_t
 
 uint64_t sim_now_ns(void);
 void sim_sleep_ms(unsigned milliseconds);
-void sim_block_signals(void);
 
 // ---- sorted, disjoint ranges of addresses -----------------------------------------------------------------------
 struct sim_range {
@@ -83,7 +82,6 @@ void* sim_ranges_find(const struct sim_ranges* ranges, uintptr_t address);    //
 bool sim_ranges_overlap(const struct sim_ranges* ranges, uintptr_t start, size_t size);
 bool sim_ranges_insert(struct sim_ranges* ranges, void* item);  // false: no memory
 void sim_ranges_remove(struct sim_ranges* ranges, const void* item);
-void sim_ranges_free(struct sim_ranges* ranges);
 
 // ---- live objects: what a handle of the vendor's API may point to -------------------------------------------------
 enum sim_kind {

@@ -24,7 +24,6 @@ typedef struct sim_graph_exec* CUgraphExec;
 typedef struct sim_pool* CUmemoryPool;
 typedef struct sim_operation* CUgraphNode;
 
-#define SIM_STREAM_LEGACY_HANDLE ((CUstream)(uintptr_t)1)
 #define SIM_STREAM_PER_THREAD_HANDLE ((CUstream)(uintptr_t)2)
 
 enum {
@@ -126,7 +125,6 @@ typedef struct {
 
 #define LAUNCH_PARAM_END ((void*)0)
 #define LAUNCH_PARAM_BUFFER_POINTER ((void*)1)
-#define LAUNCH_PARAM_BUFFER_SIZE ((void*)2)
 
 // ---- checkpoint ---------------------------------------------------------------------------------------------------
 typedef struct {

@@ -335,10 +335,6 @@ void start_agent(const VendorOps* vendor) {
     if (!session.begun.load()) wait_as_if_new();
 }
 
-wire::AgentPhase agent_phase() {
-    return static_cast<wire::AgentPhase>(session.phase.load(std::memory_order_acquire));
-}
-
 bool agent_is_alive() {
     return life.load(std::memory_order_acquire) == kAlive;
 }

@@ -20,7 +20,6 @@ namespace gcr {
 // or is not there, or a deadline passed; where the job is off its devices, once the process may begin.
 void start_agent(const VendorOps* vendor);
 
-wire::AgentPhase agent_phase();
 bool agent_is_alive();  // false: no daemon leads this process, or not yet
 
 // A handle that was exported is about to be released. Before this returns every holder has released it, or no holder is
