@@ -5,7 +5,7 @@
 // Names  the vendor's, inside gcr::cuda_abi, so that a reader of the driver API needs no dictionary and a test can put
 //        the vendor's header beside this one. tests/architecture/test_hooks_list.py compares sizes, offsets and values.
 // Enums  passed and stored as 32-bit integers, as the vendor's are; only the values we use are named.
-// Opaque structs the shim merely hands on are incomplete types: nobody can read them by mistake.
+// Opaque structs the shim merely hands on are incomplete types: no code can read them by mistake.
 #ifndef GCR_ABI_CUDA_H
 #define GCR_ABI_CUDA_H
 

@@ -28,7 +28,7 @@ function(gcr_add_shim target)
     target_compile_options(${target} PRIVATE
         $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions -fno-rtti -fno-threadsafe-statics -ftls-model=initial-exec
         -O2 -g -Wall -Wextra -Wshadow>)
-    # A guest in somebody else's process: it needs libc and nothing else, and exports the driver's names alone.
+    # A guest in another program's process: it needs libc and nothing else, and exports the driver's names alone.
     target_link_options(${target} PRIVATE "-Wl,--version-script=${map}" -Wl,--exclude-libs,ALL -nodefaultlibs
         -Wl,--no-undefined -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
     target_link_libraries(${target} PRIVATE c)
@@ -44,7 +44,7 @@ function(gcr_add_simulated_driver target output)
     target_compile_options(${target} PRIVATE -fvisibility=hidden -fPIC -Wall -Wextra -Wno-unused-parameter)
     target_include_directories(${target} PRIVATE "${GCR_SDK}/sim/core" "${GCR_SDK}/sim/include")
     target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
-    # -Bsymbolic: a driver that calls its own exports must find itself, not who interposes it.
+    # -Bsymbolic: a driver that calls its own exports must find itself, not a library that interposes it.
     target_link_options(${target} PRIVATE -Wl,-Bsymbolic -Wl,--no-undefined "-Wl,--version-script=${arg_EXPORTS}")
     set_target_properties(${target} PROPERTIES PREFIX "" SUFFIX "" OUTPUT_NAME ${output} LINK_DEPENDS "${arg_EXPORTS}")
 endfunction()

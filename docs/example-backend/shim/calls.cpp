@@ -85,7 +85,7 @@ Result on_acmeUnmap(uint64_t address, uint64_t size) {
     return device::unmap_range(state, address, size);
 }
 
-// Somebody else may hold it from now on: it is no longer ours to hand over, and a job that has it is refused.
+// Another process may hold it from now on: it is no longer ours to hand over, and a job that has it is refused.
 Result on_acmeExport(uint64_t handle, int* descriptor) {
     Held held(state, handle);
     Result result = real::acmeExport(held.real(), descriptor);

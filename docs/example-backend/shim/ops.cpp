@@ -95,7 +95,7 @@ Result import_fd(int descriptor, uint64_t* handle) {
     return real::acmeImport(descriptor, handle);
 }
 
-// ---- mappings: whoever maps has access ------------------------------------------------------------------------------
+// ---- mappings: a process that maps has access -----------------------------------------------------------------------
 
 Result map(uint64_t address, uint64_t size, uint64_t, uint64_t handle) {
     return real::acmeMap(address, size, handle);

@@ -47,7 +47,7 @@ static aclError destroy_stream(aclrtStream handle, bool wait) {
     LOCK();
     REQUIRE(sim_object_is_locked(handle, SIM_STREAM));
     if (wait) sim_stream_synchronize_locked(handle);
-    // The wait gave the lock up: somebody else may have destroyed it.
+    // The wait gave the lock up: another thread may have destroyed it.
     return sim_object_is_locked(handle, SIM_STREAM) ? front_result(sim_stream_destroy(handle)) : ACL_SUCCESS;
 }
 

@@ -61,7 +61,7 @@ static struct sim_reservation* reserve(size_t size, size_t alignment, uintptr_t 
     return NULL;
 }
 
-// SIM_QUIRK_LEAK_HARD: what was ever mapped here stays referenced where nobody can map over it.
+// SIM_QUIRK_LEAK_HARD: what was ever mapped here stays referenced where no mapping can replace it.
 struct sim_kept {
     void* memory;
     size_t size;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contexts: who is current, who owns what, primary contexts and their counting.
+// Contexts: the current one of a thread, what each owns, primary contexts and their counting.
 #include "context.h"
 
 #include <stdlib.h>
@@ -157,7 +157,7 @@ sim_result sim_primary_release(unsigned device) {
 sim_result sim_primary_reset(unsigned device) {
     struct sim_context* primary = primaries[device];
     if (!primary || !primary->alive) return SIM_OK;
-    close_context(primary);  // for those who retain it too: the next retain brings it back
+    close_context(primary);  // also for a thread that retained it: the next retain brings it back
     return SIM_OK;
 }
 

@@ -80,7 +80,7 @@ struct sim_stream {
     struct sim_capture* capture;
     uint64_t captured;  // operations and joins of the capture it takes part in
     bool unjoined;      // captured something its capture's origin does not wait for
-    pthread_t owner;  // per-thread streams: whose
+    pthread_t owner;  // of a per-thread stream
 };
 
 // An operation waits for its fences, then runs on the stream's thread without sim_lock.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Physical allocations of the machine: files whose open file descriptions say who still holds them.
+// Physical allocations of the machine: files whose open file descriptions say which processes still hold them.
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -21,7 +21,7 @@ static void entry_path(const struct sim_entry* entry, char path[PATH_MAX]) {
              (unsigned long long)entry->generation);
 }
 
-// ---- who is alive -------------------------------------------------------------------------------------------------
+// ---- living processes ----------------------------------------------------------------------------------------------
 // Of /proc/PID/stat, as proc(5) counts them; the command may hold blanks and parentheses.
 static const char* field_of(const char* text, int number) {
     const char* field = strrchr(text, ')');  // the second ends here
@@ -40,7 +40,7 @@ static uint64_t ahead_in_ticks(void) {
 
 // A key has 10 bits of the namespace of pids, the pid there (22), 16 bits of when it started, 16 of where its stack is:
 // each exec chooses that anew, and what a driver had for the program ends with its descriptors. The last are 0 where the
-// kernel does not say, as once the first thread has ended. The whole is 0 for who is gone.
+// kernel does not say, as once the first thread has ended. The whole is 0 for a process that is gone.
 static int pid_in(uint64_t key) {
     return (int)(key >> 32 & ((1u << SIM_PID_BITS) - 1));
 }
@@ -49,7 +49,7 @@ static unsigned space_in(uint64_t key) {
     return (unsigned)(key >> (32 + SIM_PID_BITS));
 }
 
-// As we call who it names; 0 where that one is not to be seen.
+// Its pid in our namespace; 0 where the process is not to be seen.
 static int seen_as(uint64_t key) {
     return space_in(key) == sim_space_of(getpid()) ? pid_in(key) : sim_pid_here(space_in(key), pid_in(key));
 }
@@ -366,7 +366,7 @@ static void count_holder(struct sim_holder* holders, size_t capacity, size_t* co
     ++*count;
 }
 
-// As an H200 with r580 counts: for the process that made it; an import counts for nobody, also when its maker let go.
+// As an H200 with r580 counts: for the process that made it; an import counts for none, also when its maker let go.
 size_t sim_machine_holders(unsigned device, struct sim_holder* holders, size_t capacity) {
     size_t count = 0;
     uint64_t last = 0;

@@ -45,7 +45,7 @@ static void drop(struct sim_operation* operation) {
     free(operation);
 }
 
-// Dropped without having run (context gone, sticky error): whoever waits for it must not wait for ever.
+// Dropped without having run (context gone, sticky error): a thread that waits for it must not wait for ever.
 static void drop_record(struct sim_operation* operation) {
     struct event_operation* self = (struct event_operation*)operation;
     complete(self->event, self->record);

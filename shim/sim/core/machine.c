@@ -36,7 +36,7 @@ static uint32_t quirk_named(const char* name) {
     return 0;
 }
 
-// A name nobody knows makes no machine: a test would otherwise pass without its quirk.
+// An unknown name makes no machine: a test would otherwise pass without its quirk.
 static bool quirks_from_environment(uint32_t* quirks) {
     const char* list = getenv("GCR_SIM_QUIRKS");
     char copy[256], *rest = copy, *name;
@@ -49,7 +49,7 @@ static bool quirks_from_environment(uint32_t* quirks) {
     return true;
 }
 
-// `0-2,1-2`. What is no list of pairs makes no machine, as a name that nobody knows.
+// `0-2,1-2`. What is no list of pairs makes no machine, as an unknown name does.
 static bool pairs_from_environment(uint32_t apart[SIM_MAX_DEVICES]) {
     const char* at = getenv("GCR_SIM_NO_P2P");
     while (at && *at) {
@@ -100,7 +100,7 @@ static bool choose_directory(void) {
                                    : snprintf(directory, sizeof directory, "/dev/shm/gcr-sim-%u", (unsigned)getuid());
     if (length < 0 || (size_t)length >= sizeof directory || !make_directory(directory)) return false;
     struct stat status;
-    // A directory of somebody else, or one others can write to, is not our machine.
+    // A directory of another user, or one that others can write to, is not our machine.
     return stat(directory, &status) == 0 && status.st_uid == getuid() && !(status.st_mode & 022);
 }
 
@@ -193,7 +193,7 @@ uint64_t sim_machine_unique_id(unsigned device) {
     return 0x53494d0000000000u + (sim_table->config.number << 8) + device;  // "SIM"
 }
 
-// Whoever died with the lock may have left the sums and the free list half done; the entries are the truth.
+// A process that died with the lock may have left the sums and the free list half done; the entries are the truth.
 static void repair(void) {
     memset(sim_table->used, 0, sizeof sim_table->used);
     sim_table->first_free = SIM_NO_ENTRY;

@@ -8,7 +8,7 @@
 //
 // A physical allocation lives as long as some process holds its open file description: through a descriptor, a
 // mapping, or a message in flight. Each holder's description carries flock(LOCK_SH); when LOCK_EX can be taken by a
-// fresh open, nobody is left, dead processes included, and the entry is reaped. The kernel counts, we only ask.
+// fresh open, no holder is left, dead processes included, and the entry is reaped. The kernel counts, we only ask.
 #ifndef GCR_SIM_MACHINE_H
 #define GCR_SIM_MACHINE_H
 
@@ -67,7 +67,7 @@ sim_result sim_machine_create(unsigned device, uint64_t size, struct sim_entry* 
 sim_result sim_machine_export(const struct sim_entry* entry, int* fd);
 // A descriptor to write to the allocation's file for a moment; -1: none. It does not hold the allocation.
 int sim_machine_open_file(const struct sim_entry* entry);
-// Somebody the table does not list may hold the allocation from now on: only its file can tell.
+// A process that the table does not list may hold the allocation from now on: only its file can tell.
 void sim_machine_share(const struct sim_entry* entry);
 // Takes part in holding what `fd` names. The descriptor stays the caller's. SIM_INVALID_VALUE: not device memory.
 sim_result sim_machine_import(int fd, struct sim_entry* entry, unsigned* device, uint64_t* size, void** view);

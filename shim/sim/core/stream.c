@@ -2,7 +2,7 @@
 //
 // Streams: a thread and a queue each, made at the first operation. Records stay allocated until the process ends, since
 // fences and threads that wait may still name one; that of a destroyed stream becomes the next one's. Its counters go on,
-// so that whoever waits for the old one finds it done.
+// so that a thread that waits for the old one finds it done.
 #include <signal.h>
 #include <stdlib.h>
 

@@ -21,7 +21,7 @@ struct sim_table_entry {
     uint32_t exported;  // a descriptor was made: others may hold it, only flock can tell
     uint32_t next_free;
     uint64_t holders[SIM_HOLDERS];  // keys, see entries.c; 0: empty
-    uint64_t maker;                 // whom it counts for: who made it, until that one lets go; 0: nobody
+    uint64_t maker;                 // the process that it counts for: its maker, until that one lets go; else 0
 };
 
 struct sim_table_signal {

@@ -121,7 +121,7 @@ SIM_API hipError_t hipPeekAtLastError(void) {
 // ---- lookups ------------------------------------------------------------------------------------------------------
 enum { PROC_ADDRESS_PER_THREAD = 2, R0600_SINCE = 600 };
 
-// As in the real runtime, by dlsym on its own handle: who interposes dlsym is asked for these names as well.
+// As in the real runtime, by dlsym on its own handle: a library that interposes dlsym is asked for these names as well.
 static void* own(const char* symbol) {
     Dl_info here;
     void* handle = dladdr((void*)own, &here) ? dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;

@@ -4,7 +4,7 @@
 //
 // As in the real runtime, an exported function (exports.c, one per line of symbols.def) is a thin entry to an inner
 // one: hipMalloc to sim_hipMalloc. Inner functions call each other directly. A few call an exported name instead, again
-// as in the real runtime: such a call goes through the PLT, and whoever interposes the name sees it.
+// as in the real runtime: such a call goes through the PLT, and a library that interposes the name sees it.
 #ifndef GCR_SIM_HIP_FRONT_H
 #define GCR_SIM_HIP_FRONT_H
 

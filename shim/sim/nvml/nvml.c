@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NVML over the simulated machine: what it takes to list devices, their memory, and who uses it.
+// NVML over the simulated machine: what it takes to list devices, their memory, and its users.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

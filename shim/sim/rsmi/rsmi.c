@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ROCm SMI over the simulated machine: what it takes to list AMD devices, their memory, and who uses it. Needs no
+// ROCm SMI over the simulated machine: what it takes to list AMD devices, their memory, and its users. Needs no
 // context, and counts exactly, dead processes included.
 #include <stdatomic.h>
 #include <stdio.h>

@@ -50,7 +50,7 @@ std::atomic<uint32_t> life{
 std::atomic<uint32_t> fork_handled{0};
 
 char socket_path[PATH_MAX];
-long trusted_user = -1;  // whose daemon is obeyed besides our own user's and root's
+long trusted_user = -1;  // the user with a daemon that is obeyed besides our own user's and root's
 char job_name[sizeof(wire::HelloRecord::job)];
 char job_token[sizeof(wire::HelloRecord::token)];
 

@@ -59,8 +59,8 @@ class FreeBlocks {
     uint64_t units_ = 0;
 };
 
-// Who may be given what is free can be kept apart: in FreeBlocks of their own, from which they are poured when everybody
-// may have them. Blocks are joined with neighbours that are free in the same place.
+// What only some owners may be given can be kept apart: in FreeBlocks of their own, from which blocks are poured once
+// every owner may have them. Blocks are joined with neighbours that are free in the same place.
 class Blocks {
   public:
     void

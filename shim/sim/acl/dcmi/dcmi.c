@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DCMI over the simulated machine: what it takes to list devices, their memory, and who uses it. A card has one device.
+// DCMI over the simulated machine: what it takes to list devices, their memory, and its users. A card has one device.
 #include "dcmi.h"
 
 #include <stdatomic.h>
