@@ -3,7 +3,7 @@
 It raises the worker's own error, PeerGone or DeadlinePassed.
 """
 
-from gcr.peers.waiting import BRIEF, CALL_TIMEOUT
+from gcr.peers.waiting import BRIEF, MEMORY_S, ROOM_S
 from gcr.peers.worker_memory.calls import WorkerCalls
 from gcr.peers.worker_memory.coming import WorkerComing
 from gcr.peers.worker_memory.copies import WorkerCopies
@@ -43,13 +43,13 @@ class WorkerPeer(WorkerCalls):
         """Waits until the worker has its context. Raises the error of its start."""
         self._call(ops.Ready(), timeout=timeout)
 
-    def attach(self, timeout: float = CALL_TIMEOUT) -> bool:
+    def attach(self, timeout: float) -> bool:
         """Tells whether the worker has a context. Without one it tries again: the device may have room by now."""
         return self._call(ops.Attach(), timeout=timeout).attached
 
     def detach(self) -> None:
         """Makes the worker give its context back and keep the arena. Raises WrongState while it holds memory."""
-        self._call(ops.Detach(), timeout=120.0)
+        self._call(ops.Detach(), timeout=ROOM_S)
 
     def give_up_snapshots(self) -> None:
         """Gives up snapshots that are not read in a moment, since the device has too little room."""
@@ -61,15 +61,15 @@ class WorkerPeer(WorkerCalls):
 
     def release(self, hold: str) -> None:
         """Releases the device memory of a process; its copy in the arena stays."""
-        self._call(ops.Release(hold), timeout=60.0)
+        self._call(ops.Release(hold), timeout=MEMORY_S)
 
     def forfeit(self, hold: str) -> None:
         """Releases all memory of a process, which is dead."""
-        self._call(ops.Forfeit(hold), timeout=60.0)
+        self._call(ops.Forfeit(hold), timeout=MEMORY_S)
 
     def surrender(self, hold: str) -> None:
         """Releases all memory of a process. Another worker takes the arena's part over from the keeper."""
-        self._call(ops.Surrender(hold), timeout=60.0)
+        self._call(ops.Surrender(hold), timeout=MEMORY_S)
 
     def prepare(self, hold: str, nbytes: int) -> None:
         """Grows the pinned arena in the background, until the hold is forfeited."""

@@ -1,5 +1,6 @@
 """Device memory of a process that is on its way here, as the daemon sees it."""
 
+from gcr.peers.waiting import MEMORY_S
 from gcr.peers.worker_memory.calls import WorkerCalls
 from gcr.protocol.operations import coming as ops
 from gcr.protocol.operations.worker import CopyName
@@ -13,11 +14,11 @@ class WorkerComing(WorkerCalls):
 
         Returns the ids of handles that keep the bytes that were copied to them before.
         """
-        return set(self._call(ops.Fit(copy), timeout=60.0).ids)
+        return set(self._call(ops.Fit(copy), timeout=MEMORY_S).ids)
 
     def inherit(self, copy: CopyName, coming: str) -> int:
         """Makes memory that came under the hold `coming` that of the copy's process. Returns its bytes; 0 without any.
 
         It is resident beside the copy, so `create` takes it.
         """
-        return self._call(ops.Inherit(copy, coming), timeout=60.0).bytes
+        return self._call(ops.Inherit(copy, coming), timeout=MEMORY_S).bytes

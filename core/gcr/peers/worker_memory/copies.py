@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gcr.drain import HandleSpec
-from gcr.peers.waiting import BRIEF
+from gcr.peers.waiting import BRIEF, MEMORY_S, ROOM_S
 from gcr.peers.worker_memory.calls import WorkerCalls, rows
 from gcr.protocol.batches import batches, counted
 from gcr.protocol.operations import snapshot
@@ -20,15 +20,15 @@ class WorkerCopies(WorkerCalls):
 
         Raises NoRoom.
         """
-        self._call(ops.Reserve(copy, owner, nbytes), timeout=120.0)
+        self._call(ops.Reserve(copy, owner, nbytes), timeout=ROOM_S)
 
     def lay_out(self, copy: CopyName, owner: str, specs: Sequence[HandleSpec]) -> None:
         """Takes places in the arena for memory that the process's agent copies. `seal` names them. Raises NoRoom."""
-        self._call(ops.LayOut(copy, owner, rows(specs)), timeout=120.0)
+        self._call(ops.LayOut(copy, owner, rows(specs)), timeout=ROOM_S)
 
     def compare_with(self, copy: CopyName, owner: str, baseline: int, whole: bool = False) -> None:
         """Gives the copy a Baseline, before it is made. The copy may lack the parent's bytes, unless it is `whole`."""
-        self._call(ops.CompareWith(copy, owner, whole), [baseline], timeout=60.0)
+        self._call(ops.CompareWith(copy, owner, whole), [baseline], timeout=MEMORY_S)
 
     def copy_live(
         self, copy: CopyName, owner: str, deadline: float, progress: Progress, beside: bool
@@ -104,7 +104,7 @@ class WorkerCopies(WorkerCalls):
 
     def forget_copy(self, copy: CopyName) -> None:
         """Releases the copy in the arena; device memory that is held stays."""
-        self._call(ops.ForgetCopy(copy), timeout=60.0)
+        self._call(ops.ForgetCopy(copy), timeout=MEMORY_S)
 
     def knows(self, copy: CopyName) -> bool:
         """Tells whether the worker has the copy."""
@@ -116,7 +116,7 @@ class WorkerCopies(WorkerCalls):
         left: the device whose bytes they are, this worker's own unless the process comes back on another one.
         """
         for offset, part in batches(fds):
-            self._call(ops.Reclaim(copy, owner, left, offset, len(fds)), part, timeout=60.0)
+            self._call(ops.Reclaim(copy, owner, left, offset, len(fds)), part, timeout=MEMORY_S)
 
     def driver_at_work(self, hold: str, seconds: float) -> None:
         """Says that the driver brings the control state of a process back, which takes about so long; 0: it is done.

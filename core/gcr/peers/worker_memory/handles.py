@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gcr.drain import HandleSpec
-from gcr.peers.waiting import BRIEF
+from gcr.peers.waiting import BRIEF, MEMORY_S
 from gcr.peers.worker_memory.calls import WorkerCalls, rows
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.worker import CopyName
@@ -33,15 +33,15 @@ class WorkerHandles(WorkerCalls):
 
         Takes memory that is resident beside the copy instead. Returns its bytes, which need no refill.
         """
-        return self._call(ops.Create(copy, ballast), timeout=60.0).bytes
+        return self._call(ops.Create(copy, ballast), timeout=MEMORY_S).bytes
 
     def uncreate(self, hold: str) -> None:
         """Takes `create` back: memory that was resident is so again, all else is released."""
-        self._call(ops.Uncreate(hold), timeout=60.0)
+        self._call(ops.Uncreate(hold), timeout=MEMORY_S)
 
     def stay(self, copy: CopyName) -> int:
         """Makes the held memory resident beside a whole copy. Returns its bytes. Raises WrongState without one."""
-        return self._call(ops.Stay(copy), timeout=60.0).bytes
+        return self._call(ops.Stay(copy), timeout=MEMORY_S).bytes
 
     def resident(self) -> dict[str, tuple[int, float]]:
         """Returns, by hold, the bytes that can be evicted, and since when they are resident (time.monotonic()).
@@ -52,7 +52,7 @@ class WorkerHandles(WorkerCalls):
 
     def evict(self, hold: str) -> int:
         """Releases resident memory of a process, unless a restore has it. Returns its bytes."""
-        return self._call(ops.Evict(hold), timeout=60.0).bytes
+        return self._call(ops.Evict(hold), timeout=MEMORY_S).bytes
 
     def hold_ballast(self, hold: str, nbytes: int) -> None:
         """Occupies room for the driver's own needs, unless it does already. Raises NoRoom."""

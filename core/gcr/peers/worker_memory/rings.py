@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from gcr.peers.waiting import MEMORY_S, ROOM_S
 from gcr.peers.worker_memory.calls import WorkerCalls
 from gcr.protocol.operations import ring as ops
 from gcr.protocol.operations.worker import CopyName
@@ -19,12 +20,12 @@ class WorkerRings(WorkerCalls):
         beyond: ignores the arena's limit.
         """
         asked = ops.MakeRing(copy, owner, slot_bytes, most, least, beyond)
-        made, fds = self._all_given(asked, partial(ops.RingMemory, copy), timeout=120.0)
+        made, fds = self._all_given(asked, partial(ops.RingMemory, copy), timeout=ROOM_S)
         return made.slots, fds
 
     def lay_out_held(self, copy: CopyName) -> int:
         """Lays all held memory out on a line. Returns its bytes. Memory that comes back lies as it was sealed."""
-        return self._call(ops.LayOutHeld(copy), timeout=60.0).bytes
+        return self._call(ops.LayOutHeld(copy), timeout=MEMORY_S).bytes
 
     def fill(self, copy: CopyName, window: tuple[int, int, int], deadline: float) -> None:
         """Copies a window (slot, offset on the line, size) from the device. Raises RolledBack, DeadlinePassed."""
@@ -36,4 +37,4 @@ class WorkerRings(WorkerCalls):
 
     def drop(self, copy: CopyName) -> None:
         """Gives the ring back to the arena."""
-        self._call(ops.DropRing(copy), timeout=60.0)
+        self._call(ops.DropRing(copy), timeout=MEMORY_S)
