@@ -13,13 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from gcr import processes
 from gcr.api.checks import MOST_SECONDS, check_backend, check_image_name, check_name, check_seconds, checked_target
 from gcr.api.listings import ImageInfo, ImageList, JobInfo
 from gcr.api.reports import SwapReport
 from gcr.api.requests import SwapRequest
-from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoSuchJob, NotAllKnown
+from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoSuchJob
 from gcr.image.store.location import store_path
 from gcr.library.answers import asked
 from gcr.library.arguments import (
@@ -34,7 +35,7 @@ from gcr.library.arguments import (
 from gcr.library.job import CLOSE_GRACE, Job
 from gcr.names import meant
 from gcr.protocol.begun import Begun, Surroundings
-from gcr.rendezvous.client import GRACE, Client, any_trace
+from gcr.rendezvous.client import GRACE, Client, all_jobs
 
 log = logging.getLogger(__name__)
 
@@ -124,16 +125,7 @@ def jobs() -> tuple[JobInfo, ...]:
 
     Raises NotAllKnown where jobs are still awaited and none is known yet, DaemonUnavailable.
     """
-    if not any_trace():
-        return ()
-    with Client.connect() as client:
-        answer = client.jobs()
-    if answer.awaited:
-        missing = NotAllKnown.of(answer.awaited)
-        if not answer.jobs:
-            raise missing
-        log.warning("%s", missing.message)
-    return answer.jobs
+    return all_jobs(partial(log.warning, "%s"))
 
 
 def restore(

@@ -16,7 +16,7 @@ from gcr.api.answers import Answer
 from gcr.api.events import Listener, ProgressEvent
 from gcr.api.listings import JobInfo, JobList
 from gcr.api.requests import PsRequest, Request
-from gcr.errors import DaemonUnavailable, GcrError, PeerGone, WrongVersion
+from gcr.errors import DaemonUnavailable, GcrError, NotAllKnown, PeerGone, WrongVersion
 from gcr.protocol.channel import Channel
 from gcr.protocol.frames import AgentError, refused_greeting
 from gcr.protocol.seqpacket import close_all
@@ -184,6 +184,25 @@ def _without_secrets(body: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(step, Mapping):
         return body
     return {**body, "step": {name: value for name, value in step.items() if name != "exchange"}}
+
+
+def all_jobs(warn: Callable[[str], object]) -> tuple[JobInfo, ...]:
+    """Returns the jobs of this user. Starts no daemon where nothing says that there is a job.
+
+    warn: is told where some jobs are known, and others are still awaited
+
+    Raises NotAllKnown where none is known yet, rather than say that there is none; DaemonUnavailable.
+    """
+    if not any_trace():
+        return ()
+    with Client.connect() as client:
+        answer = client.jobs()
+    if answer.awaited:
+        missing = NotAllKnown.of(answer.awaited)
+        if not answer.jobs:
+            raise missing
+        warn(missing.message)
+    return answer.jobs
 
 
 def any_trace() -> bool:

@@ -11,12 +11,12 @@ from gcr.api.listings import JobInfo
 from gcr.cli import completing, ended, jobtable, migrating, text
 from gcr.cli.options import Options, Target, common_options, examples, parse_targets
 from gcr.cli.output import print_json, print_text, say, success
-from gcr.errors import NoSuchJob, NotAllKnown, UsageError
+from gcr.errors import NoSuchJob, UsageError
 from gcr.job import runs
 from gcr.job.runs import Run
 from gcr.names import meant
 from gcr.rendezvous import former
-from gcr.rendezvous.client import Client, any_trace
+from gcr.rendezvous.client import all_jobs
 
 INTERVAL_S = 1.0
 
@@ -87,22 +87,13 @@ def _ended(jobs: Jobs) -> list[Run]:
 
 def jobs_of(options: Options) -> Jobs:
     """Returns the jobs; starts no daemon if there is no trace of a job. Raises NotAllKnown rather than say "none"."""
-    if not any_trace():
-        return []
-    with Client.connect() as client:
-        answer = client.jobs()
-    if answer.awaited:
-        missing = NotAllKnown.of(answer.awaited)
-        if not answer.jobs:
-            raise missing
-        _say_once(f"gcr: {missing.message}")
-    return [job for job in answer.jobs if options.backend in (None, job.backend)]
+    return [job for job in all_jobs(_say_once) if options.backend in (None, job.backend)]
 
 
 @cache
 def _say_once(text: str) -> None:
     """Prints a text once, also if jobs are looked at every second."""
-    say(text)
+    say(f"gcr: {text}")
 
 
 def _watch(options: Options, targets: Sequence[Target], everything: bool) -> None:
