@@ -67,7 +67,7 @@ def test_a_daemon_removes_the_marks_of_a_former_one_but_for_jobs_that_a_runtime_
     Arrivals(node, come=come.append).load_journal()
     assert names(path) == ["journal", "s.away", "s.away.kept.1", "s.away.kept.8", "s.away.x", "t.away.t.17"]
     (job,) = node.jobs.all()
-    assert (job.state, job.token, job.ends.stopped_into) == (State.SUSPENDED, "kept", "night")
+    assert (job.state, job.token, job.ends.stopped_into) == (State.SUSPENDED, "kept", kept)
     assert come == [identity]  # no command waits for its agent
     assert job.turn.settled.is_set()
 

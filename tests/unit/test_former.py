@@ -72,6 +72,7 @@ def test_a_job_that_a_containers_runtime_had_was_stopped(folder):
     former.settle()
     assert not former.left() and not folder.path.exists()
     assert runs.again(made).end.said() == "stopped into image warm"
+    assert runs.way_back(runs.again(made)) == "gcr restore --image warm --store /store"
 
 
 def test_ends_are_noted_for_jobs_of_that_boot_alone(folder):

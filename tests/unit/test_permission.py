@@ -282,7 +282,7 @@ def test_a_supervisor_that_says_what_makes_no_sense_is_refused_and_no_job_is_har
         channel.call_json("started", {"pid": os.getpid()}, timeout=10)
         assert server.coordinator.jobs.by_name[name].program.pid == os.getpid()
         answer, _ = channel.call_json("finished", {"code": 0}, timeout=10)
-        assert answer == {"ok": True, "report": None, "was": "running", "image": None}
+        assert answer == {"ok": True, "report": None, "was": "running", "image": None, "store": None}
 
 
 @pytest.mark.parametrize("wrong", [None, "", "nonsense", 5, ["ps"], {}])

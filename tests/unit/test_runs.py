@@ -98,15 +98,18 @@ def test_an_end_says_what_gcr_run_returned(returned: int, was: str | None, code:
 
 
 @pytest.mark.parametrize(
-    ("image", "said", "hint"),
+    ("image", "store", "said", "hint"),
     [
-        ("night", "stopped into image night", "gcr restore --image night"),
-        (None, "stopped into an image", "gcr ps --all"),  # noted by an earlier version
-        ("migration-0123456789ab-2", "stopped to move to another node", "gcr ps --all"),
+        ("night", "/a b/s", "stopped into image night", "gcr restore --image night --store '/a b/s'"),
+        ("night", None, "stopped into image night", "gcr restore --image night"),  # noted by an earlier version
+        (None, None, "stopped into an image", "gcr ps --all"),  # by one before that
+        ("migration-0123456789ab-2", "/s", "stopped to move to another node", "gcr ps --all"),
     ],
 )
-def test_a_stopped_job_names_its_image_and_the_way_back(image: str | None, said: str, hint: str) -> None:
-    runs.write(replace(run_of(), end=replace(End.of_code(-9), was=runs.STOPPED, image=image)))
+def test_a_stopped_job_names_its_image_and_the_way_back(
+    image: str | None, store: str | None, said: str, hint: str
+) -> None:
+    runs.write(replace(run_of(), end=replace(End.of_code(-9), was=runs.STOPPED, image=image, store=store)))
     with pytest.raises(NoSuchJob, match=said) as refused:
         runs.refuse_ended("llm")
     assert (refused.value.state, refused.value.hint) == ("stopped", hint)

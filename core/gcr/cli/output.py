@@ -8,6 +8,8 @@ import os
 import stat
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from types import MappingProxyType
 
 import click
@@ -111,19 +113,38 @@ def print_failure(error: GcrError, about: str = "") -> None:
     say("\n".join([f"gcr: {of}{headline}", *(f"  {line}" for line in lines)]))
 
 
-def say_stopped(job: str, image: str) -> None:
-    """Says where a job is that ended in the foreground, as it was stopped into an image.
-
-    Says nothing into a file that may be the program's output as well: a restore compares its size.
-    """
+def say_stopped(job: str, image: str, store: str | None) -> None:
+    """Says where a job is that ended in the foreground, as an image has it. `store`: as of `store_option`."""
     from gcr.job.roundimages import is_of_migration
 
-    if _grows_by_hand():
-        return
     if is_of_migration(image):
-        say(f"gcr: {job} was stopped to move to another node: gcr ps")
+        say_behind(f"gcr: {job} was stopped to move to another node: gcr ps", stopped=True)
     else:
-        say(f"gcr: {job} was stopped into image {image}; back with: gcr restore --image {image}")
+        back = f"gcr restore --image {image}{store_option(store)}"
+        say_behind(f"gcr: {job} was stopped into image {image}; back with: {back}", stopped=True)
+
+
+def store_option(store: str | None) -> str:
+    """Returns the option that names an image's store, with a space before it; nothing for the user's own store."""
+    import shlex
+
+    from gcr.image.store.location import store_path
+
+    if store is None:
+        return ""
+    with suppress(GcrError, OSError):
+        if Path(store) == store_path():
+            return ""
+    return f" --store {shlex.quote(store)}"
+
+
+def say_behind(text: str, stopped: bool) -> None:
+    """Prints a text on stderr behind a program that has ended in the foreground.
+
+    stopped: an image has it. Then nothing goes into a file that may be its output: a restore compares the size.
+    """
+    if not (stopped and _grows_by_hand()):
+        say(text)
 
 
 def _grows_by_hand() -> bool:

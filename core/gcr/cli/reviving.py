@@ -60,7 +60,7 @@ class Reviving(Struct, frozen=True):
             opened.bring(folder)  # beside all that follows, until no process may be made without it
             done: Outcome = run(self._spec(opened, folder), lambda _job, _pid: self._rest(then))
         if done.image:
-            say_stopped(done.job, done.image)
+            say_stopped(done.job, done.image, done.store)
         return done.code if self.attach else self._rest(then)
 
     def phases(self) -> dict[str, float]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from gcr import units
 from gcr.api.reports import CheckpointReport, RestoreReport
 from gcr.cli import text
+from gcr.cli.output import store_option
 
 MUCH_LEFT = 64 << 20  # bytes: the driver copies some 2 GB a second
 MUCH_PINNED = 1 << 30  # bytes: it takes some 15 ms, and 35 to come back
@@ -48,7 +49,7 @@ def _what_became_of_the_image(report: CheckpointReport) -> Iterator[str]:
 def _way_back(report: CheckpointReport, store: str | None) -> str:
     if report.state != "stopped":
         return f"Back with: gcr restore {report.job}"
-    return f"Back with: gcr restore --image {report.image}" + (f" --store {store}" if store else "")
+    return f"Back with: gcr restore --image {report.image}{store_option(store)}"
 
 
 def _what_was_done(report: CheckpointReport, back: str) -> str:

@@ -117,7 +117,8 @@ class Arrivals:
         was = job.was
         self._drop_if_over(job)
         report = job.results.report
-        return LastFacts(report.to_json() if report else None, _was(job, was), job.ends.stopped_into)
+        told, kept = report.to_json() if report else None, job.ends.stopped_into
+        return LastFacts(told, _was(job, was), kept.name if kept else None, kept.store if kept else None)
 
     def supervisor_left(self, job: Job) -> None:
         if not (job.ends.finished or job.supervision.sent_away):

@@ -8,6 +8,7 @@ from threading import Thread
 from gcr import processes
 from gcr.daemon.jobs import Job
 from gcr.errors import GcrError
+from gcr.job.decisions import KeptImage
 from gcr.job.runs import Run, identifier, note_end, write
 from gcr.runtime import socket_path
 
@@ -17,24 +18,24 @@ log = logging.getLogger("gcr.daemon")
 SUPERVISOR_S, LOOK_S = 5.0, 0.05  # a supervisor that is killed with its program may be the last to go
 
 
-def note_job_end(job: str, token: str, was: str, image: str | None = None) -> None:
+def note_job_end(job: str, token: str, was: str, kept: KeptImage | None = None) -> None:
     """Writes down the end of a job, once its supervisor is gone. Raises nothing.
 
-    was: its state then · image: the one that it was stopped into
+    was: its state then · kept: the image that it was stopped into
     """
-    if not _noted(job, token, was, image):
-        Thread(target=_note_soon, args=(job, token, was, image), name="gcr-ended", daemon=True).start()
+    if not _noted(job, token, was, kept):
+        Thread(target=_note_soon, args=(job, token, was, kept), name="gcr-ended", daemon=True).start()
 
 
-def _note_soon(job: str, token: str, was: str, image: str | None) -> None:
+def _note_soon(job: str, token: str, was: str, kept: KeptImage | None) -> None:
     end = time.monotonic() + SUPERVISOR_S
-    while time.monotonic() < end and not _noted(job, token, was, image):
+    while time.monotonic() < end and not _noted(job, token, was, kept):
         time.sleep(LOOK_S)
 
 
-def _noted(job: str, token: str, was: str, image: str | None) -> bool:
+def _noted(job: str, token: str, was: str, kept: KeptImage | None) -> bool:
     try:
-        return note_end(job, identifier(token) if token else None, was, image)
+        return note_end(job, identifier(token) if token else None, was, kept)
     except (OSError, GcrError) as error:
         log.warning("job %s: its end is not noted: %s", job, error)
         return True

@@ -25,7 +25,7 @@ from gcr.daemon.turn import Turn
 from gcr.engine.node import World
 from gcr.engine.target import Target
 from gcr.errors import DeviceShared, GcrError, NameTaken, NoSuchJob, WrongState
-from gcr.job.decisions import DecisionRecord
+from gcr.job.decisions import DecisionRecord, KeptImage
 from gcr.job.process import Process
 from gcr.job.runs import refuse_ended
 from gcr.job.states import State, job_state
@@ -59,7 +59,7 @@ class Ends(Struct):
 
     finished: bool = False
     told: bool = False  # its supervisor said how the program ended
-    stopped_into: str | None = None  # the image that has it, so its processes were ended
+    stopped_into: KeptImage | None = None  # the image that has it, so its processes were ended
     orphans: dict[int, Process] = field(default_factory=dict)  # ended, and something is kept of them: orphans.py
     states: dict[int, State] = field(default_factory=dict)  # of processes that ended off their device, since it left
     count: int = 0  # processes of it that have ended so far

@@ -42,8 +42,8 @@ def load_journal(node: Coordinator, recover: Callable[[Job], object]) -> None:
         take_in(job, record)
         if not job.processes:
             node.journal.forget(record.job)
-            away = record.image.name if record.away and record.image else None
-            note_job_end(record.job, "", STOPPED if record.away else State.SUSPENDED.value, away)
+            was = STOPPED if record.away else State.SUSPENDED.value
+            note_job_end(record.job, "", was, record.image if record.away else None)
             continue
         node.jobs.add(job)
         threading.Thread(target=_recall, args=(node, job), name="gcr-recall", daemon=True).start()
@@ -110,7 +110,7 @@ def take_in(job: Job, record: DecisionRecord) -> None:
     """Enters the processes of a decision that live: they are suspended, and their agents come later."""
     job.decision = record
     if record.away and record.image:
-        job.token, job.ends.stopped_into = record.away, record.image.name
+        job.token, job.ends.stopped_into = record.away, record.image
     for known in record.processes:
         identity = ProcessIdentity(known.pid, known.start_time, known.stack)
         if not alive(identity) and known.lent_to:

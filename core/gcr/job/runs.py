@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import signal as signals
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
 from threading import get_native_id
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
@@ -34,6 +35,9 @@ from gcr.listing import listed
 from gcr.parked import IMAGE, left_by
 from gcr.processes import ProcessIdentity
 from gcr.runtime import own_directory, socket_path, state_dir
+
+if TYPE_CHECKING:
+    from gcr.job.decisions import KeptImage
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +62,7 @@ class End(Struct, frozen=True, kw_only=True):
     """The end of a job's program. `at`: seconds since the epoch.
 
     code: what `gcr run` returned, None if unknown · signal: the one that ended it · was: the job's state at that time
-    image: the one that it was stopped into
+    image: the one that it was stopped into · store: the image's, a whole path
     """
 
     how: How
@@ -67,6 +71,7 @@ class End(Struct, frozen=True, kw_only=True):
     signal: int | None = None
     was: str | None = None
     image: str | None = None
+    store: str | None = None  # None also in a record of an earlier version
 
     @classmethod
     def of_code(cls, returned: int) -> Self:
@@ -214,11 +219,11 @@ def again(run: Run) -> Run:
     return _seen(_read(_path(run)) or run)
 
 
-def note_end(job: str, identity: str | None, was: str, image: str | None = None) -> bool:
+def note_end(job: str, identity: str | None, was: str, kept: "KeptImage | None" = None) -> bool:
     """Notes the end of a job whose supervisor was killed before it could. Raises OSError, UnsafeRuntime.
 
     Returns False where the supervisor lives, and may write it itself. Without an `identity` the newest job of that name
-    is meant. What a supervisor wrote stands. `image`: the one that the job was stopped into.
+    is meant. What a supervisor wrote stands. `kept`: the image that the job was stopped into.
     """
     named = (run for run in _ours() if run.job == job and identity in (None, run.id))
     run = max(named, key=lambda run: run.began, default=None)
@@ -229,7 +234,8 @@ def note_end(job: str, identity: str | None, was: str, image: str | None = None)
     run = _read(_path(run)) or run  # its supervisor may have written just before it ended
     end = run.end or End(how=How.UNKNOWN, at=time.time())
     if end.how == How.UNKNOWN and end.was is None:
-        write(replace(run, end=replace(end, was=was, image=image)))
+        image, store = (kept.name, kept.store) if kept else (None, None)
+        write(replace(run, end=replace(end, was=was, image=image, store=store)))
     return True
 
 
@@ -258,7 +264,8 @@ def refuse_ended(target: str | int) -> None:
 def way_back(run: Run) -> str:
     """Returns the next command: it restores a job from the image that has it, or lists ended jobs."""
     if run.end and run.end.image and not run.end.moves:
-        return f"gcr restore --image {run.end.image}"
+        where = f" --store {shlex.quote(run.end.store)}" if run.end.store else ""
+        return f"gcr restore --image {run.end.image}{where}"
     place = left_by(run.job, run.id) if run.end and run.end.how == How.UNKNOWN else None
     return f"gcr restore --image {IMAGE} --store {place.store}" if place else "gcr ps --all"
 

@@ -56,7 +56,7 @@ def _note_end(folder: DaemonFolder, record: DecisionRecord) -> None:
     about, newest = folder.about(), next(iter(runs_of(record.job)), None)
     if about and newest and newest.boot == about.boot:
         suspended = "data_suspended" if record.kind == "data_only" else "suspended"
-        away = record.image.name if record.away and record.image else None
+        away = record.image if record.away else None
         note_end(record.job, newest.id, STOPPED if record.away else suspended, away)
 
 

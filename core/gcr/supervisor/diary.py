@@ -71,10 +71,10 @@ class Diary(Struct):
             self._run = replace(self._run, end=End.of_code(returned))
             self._write("the end")
 
-    def add(self, was: str, image: str | None) -> None:
+    def add(self, was: str, image: str | None, store: str | None) -> None:
         """Adds the job's state at the end, and the image that it was stopped into, as the daemon reports them."""
         if self._run and self._run.end:
-            self._run = replace(self._run, end=replace(self._run.end, was=was, image=image))
+            self._run = replace(self._run, end=replace(self._run.end, was=was, image=image, store=store))
             self._write("the end")
 
     def bound(self) -> None:

@@ -61,6 +61,7 @@ class Supervisor:
     name: str | None = None
     child: "Child | None" = None
     image: str | None = None  # the one that it was stopped into
+    store: str | None = None  # of that image
     escrow: Escrow = field(default_factory=Escrow)
     diary: Diary = field(init=False)
     link: DaemonLink = field(init=False)
@@ -165,8 +166,8 @@ class Supervisor:
         self.diary.end(self.child.returncode)  # first: the daemon may be gone, or silent
         answer = self._tell(Finished(code))
         if answer and answer.was:
-            self.diary.add(answer.was, answer.image)
-            self.image = answer.image
+            self.diary.add(answer.was, answer.image, answer.store)
+            self.image, self.store = answer.image, answer.store
         self.link.close()
         self.escrow.close()
         return _unreported(self.spec.report, answer) if self.spec.report else ""
@@ -271,7 +272,8 @@ def _run(
     started(supervisor)
     code = supervisor.wait()
     unreported = supervisor.finish(code)
-    return Outcome(code, str(supervisor.name), supervisor.diary.log, supervisor.image, unreported)
+    log_path = supervisor.diary.log
+    return Outcome(code, str(supervisor.name), log_path, supervisor.image, supervisor.store, unreported)
 
 
 def _run_detached(spec: JobSpec, tell: int, stopped: int, before: Collection[int] = ()) -> int:

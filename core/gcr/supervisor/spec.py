@@ -30,4 +30,5 @@ class Outcome(Struct, frozen=True):
     job: str
     log: str | None = None  # the file that a detached job writes to
     image: str | None = None  # the one that the job was stopped into
+    store: str | None = None  # of that image, a whole path
     unreported: str = ""  # why the file of the report was not written; empty: it was, or none was asked for

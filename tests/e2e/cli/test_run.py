@@ -41,10 +41,10 @@ def specs(monkeypatch: pytest.MonkeyPatch) -> list[JobSpec]:
 
 @pytest.mark.parametrize(("mode", "told"), [("w", False), ("a", True)])
 def test_nothing_is_said_into_a_file_that_a_restore_compares(tmp_path: Path, mode: str, told: bool) -> None:
-    words = "from gcr.cli.output import say_stopped; say_stopped('llm', 'night')"
+    words = "from gcr.cli.output import say_stopped; say_stopped('llm', 'night', '/a b/store')"
     with (tmp_path / "errors").open(mode) as errors:
         subprocess.run([sys.executable, "-c", words], stderr=errors, check=True, timeout=DEADLINE)
-    said = "gcr: llm was stopped into image night; back with: gcr restore --image night\n"
+    said = "gcr: llm was stopped into image night; back with: gcr restore --image night --store '/a b/store'\n"
     assert (tmp_path / "errors").read_text() == (said if told else "")
 
 

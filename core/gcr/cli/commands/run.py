@@ -100,7 +100,7 @@ def _run(spec: "JobSpec", as_json: bool) -> int:
 
     done = supervisor.run(spec)
     if done.image:
-        say_stopped(done.job, done.image)
+        say_stopped(done.job, done.image, done.store)
     if done.unreported:
         say(f"gcr: no report in {spec.report}: {done.unreported}")
     code = None if spec.detach else done.code

@@ -80,7 +80,7 @@ class Leaving(Struct):
                 withdraw(imaging)
             imaging.close()
             raise told from error
-        self.job.ends.stopped_into = imaging.order.name
+        self.job.ends.stopped_into = kept_in(imaging)
         note_contained(self.job)
 
     def left_on_devices(self) -> int | None:

@@ -17,6 +17,7 @@ from gcr.daemon.images.imaging import NO_TIMEOUT
 from gcr.daemon.jobs import Job
 from gcr.daemon.permission import Caller
 from gcr.errors import GcrError, NoSuchJob
+from gcr.job.decisions import KeptImage
 from gcr.job.runs import STOPPED
 from gcr.library.answers import asked
 from gcr.rendezvous.launch import daemon_environment
@@ -46,7 +47,7 @@ def processes(node: Coordinator, request: RestoreRequest, caller: Caller) -> Ite
     except BaseException as error:
         job = node.jobs.by_name.get(str(request.target))
         if job is not None and job.decision is not None and job.decision.kind != RUNS:
-            _end(node, job, str(request.image))
+            _end(node, job, KeptImage(str(request.store), str(request.image)))
             if isinstance(error, GcrError):
                 error.state = STOPPED
         raise
@@ -74,8 +75,8 @@ def _make(request: RestoreRequest, caller: Caller) -> None:
     asked([*words, str(request.target)], NO_TIMEOUT, environment, "/")
 
 
-def _end(node: Coordinator, job: Job, image: str) -> None:
-    job.ends.stopped_into = image
+def _end(node: Coordinator, job: Job, kept: KeptImage) -> None:
+    job.ends.stopped_into = kept
     end_all(job.name, tree_of([pid for pid in (job.program.pid, *job.processes) if pid]))
     end = time.monotonic() + GONE_S
     while job in node.jobs.all() and time.monotonic() < end:

@@ -38,7 +38,7 @@ from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import DEFAULT_TIMEOUT, suspended
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.images.imaging import NO_TIMEOUT, Imaging
-from gcr.daemon.images.outlet import failing, withdraw
+from gcr.daemon.images.outlet import failing, kept_in, withdraw
 from gcr.daemon.jobs import Job
 from gcr.daemon.recall import recall_program
 from gcr.daemon.worlds import STATE
@@ -133,7 +133,7 @@ class Whole(Struct):
             quietly("have the agents come back", self._come_back)
             return
         if self.place is None:
-            self.job.ends.stopped_into = imaging.order.name
+            self.job.ends.stopped_into = kept_in(imaging)
         else:
             self.course.mark("parked")
         self._end()

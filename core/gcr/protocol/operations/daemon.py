@@ -72,12 +72,13 @@ class Remade(Operation[Nothing], frozen=True):
 class LastFacts(Struct, frozen=True):
     """`report`: JSON of the job's last report; `was`: the job's state when its program ended. None: not known.
 
-    image: the one into which it was stopped
+    image: the one into which it was stopped · store: the image's, a whole path
     """
 
     report: dict[str, Any] | None = None
     was: str | None = None
     image: str | None = None
+    store: str | None = None
 
 
 class Finished(Operation[LastFacts], frozen=True):
