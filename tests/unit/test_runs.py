@@ -133,6 +133,13 @@ def test_an_end_that_its_supervisor_writes_just_now_is_awaited_and_not_that_of_a
         each.join()
 
 
+def test_the_end_of_a_program_that_runs_is_not_awaited() -> None:
+    runs.write(run_of(supervisor=os.getpid(), pid=os.getpid()))
+    began = time.monotonic()
+    runs.refuse_ended("llm")
+    assert time.monotonic() - began < 1.0
+
+
 def test_a_job_runs_while_its_program_or_its_supervisor_does() -> None:
     runs.write(run_of(pid=os.getpid()))
     assert runs.all_runs()[0].end is None

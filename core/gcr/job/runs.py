@@ -253,7 +253,7 @@ def refuse_ended(target: str | int) -> None:
     """Raises NoSuchJob that says how the job of this name or pid ended; for a target without a record nothing."""
     run = next((run for run in all_runs() if target in (run.job, run.pid)), None)
     until = time.monotonic() + _ENDING_S
-    while run and not run.is_told and time.monotonic() < until:
+    while run and not run.is_told and not run.program_lives and time.monotonic() < until:
         time.sleep(_LOOK_S)
         run = again(run)
     if run and run.end:
