@@ -125,10 +125,12 @@ def test_a_device_is_filled_before_there_is_a_process_and_freed_where_none_comes
     until(lambda: held.exists() or None, PATIENCE, "the job is registered")
     until(lambda: machine.used() >= full or None, PATIENCE, "the device is filled")
     assert not alive(job.pid)
+    assert machine.job("llm")["state"] == "restoring"
     if ended_by:
         going.send_signal(ended_by)
     held.unlink()
     assert going.wait(PATIENCE) == {None: 0, signal.SIGINT: 130, signal.SIGKILL: -signal.SIGKILL}[ended_by]
+    assert ended_by != signal.SIGINT or machine.job("llm") is None
     if ended_by:
         until(lambda: machine.used() == empty or None, PATIENCE, "nothing of it is on the device")
         until(lambda: machine.job("llm") is None or None, PATIENCE, "the job is gone")

@@ -62,6 +62,7 @@ def test_a_device_that_fails_is_found_although_criu_says_nothing(machine: Machin
     stop(machine, "night")
     (machine.simulated / "faults").write_text(f"checkpoint.restore@{job.pid}:1:fail=1\n")
     assert restored(machine, "night") == (4, "not_restored")
+    assert machine.job("llm") is None
     assert not alive(job.pid)
     (machine.simulated / "faults").unlink()
     back(machine, "night")

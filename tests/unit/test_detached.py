@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from gcr.errors import Interrupted
+from gcr.errors import CannotStart, Interrupted
+from gcr.protocol.operations.daemon import Finished
 from gcr.supervisor import process
 from gcr.supervisor.spec import JobSpec
 
@@ -30,6 +31,18 @@ def test_the_program_stays_supervised_where_its_starter_has_left(monkeypatch):
     os.close(answer)
     os.close(stop)
     assert process._run_detached(SPEC, tell, stopped) == 7
+
+
+def test_the_daemon_hears_that_there_is_no_program_before_its_line_is_closed(monkeypatch):
+    heard = []
+    monkeypatch.setattr(process.Supervisor, "register", lambda _self: None)
+    monkeypatch.setattr(process.DaemonLink, "is_open", True)
+    monkeypatch.setattr(process.DaemonLink, "tell", lambda _self, told: heard.append(told))
+    monkeypatch.setattr(process.DaemonLink, "close", lambda _self: heard.append("closed"))
+    nothing = JobSpec(("/nonexistent",), None, environment={})
+    with pytest.raises(CannotStart):
+        process._run(nothing, started=heard.append)
+    assert heard == [Finished(process.FAILED_BEFORE_START), "closed"]
 
 
 @pytest.mark.parametrize("had_started", [True, False])

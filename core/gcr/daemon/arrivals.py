@@ -85,6 +85,7 @@ class Arrivals:
             job.supervision.supervisor, job.program.argv, job.token = peer, asked.argv, asked.token
             job.supervision.parks, job.supervision.parked = asked.parks, asked.parked
             job.supervision.leaves, job.supervision.sent_away = asked.leaves, False
+            job.supervision.revives = asked.revives
             if asked.pid:
                 job.program.runs_as(asked.pid)
             if identity := identify(peer.pid):
@@ -107,6 +108,7 @@ class Arrivals:
         job = self._jobs.with_token(token)
         if job and (own := own_pid(pid, job.owner, supervisor)):
             job.program.runs_as(own)
+            job.supervision.revives = False
 
     def finished(self, token: str) -> LastFacts:
         """The program ended; its job does too, unless processes of it live on. Returns its last report and state."""

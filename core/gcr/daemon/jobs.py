@@ -132,12 +132,12 @@ class Job(Struct):
     def state(self) -> State:
         """Returns the state of the processes that have made a driver call; of all, if none has.
 
-        A job that is parked is suspended.
+        A parked job is suspended. A stopped job is restoring while its processes are being made.
         """
         if self.supervision.parked:
             return State.SUSPENDED
         if not self.processes:
-            return State.EXITED if self.ends.finished else State.RUNNING
+            return State.EXITED if self.ends.finished else self.supervision.state_without_processes
         present = list(self.processes.values())
         begun = [process for process in present if not process.waits]
         staying = [process for process in begun or present if not process.seen.ending]  # the others run on to their end

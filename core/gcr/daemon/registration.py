@@ -19,6 +19,7 @@ class Registration(Struct, frozen=True):
     """`name`: None for one after its program. `runs`: the program does, as `pid`, where that is of the same user.
 
     leaves: the supervisor can close all that CRIU could not save
+    revives: the supervisor is about to make the job's processes again
     parks: the supervisor stays without its program · parked: it does, and this image of our own user's has the job
     """
 
@@ -32,6 +33,7 @@ class Registration(Struct, frozen=True):
     parks: bool = False
     parked: KeptImage | None = None
     leaves: bool = False
+    revives: bool = False
 
 
 def registration(asked: Register, owner: int, supervisor: int) -> Registration:
@@ -47,8 +49,19 @@ def registration(asked: Register, owner: int, supervisor: int) -> Registration:
     pid, world = asked.pid, _world(asked, owner)
     parked = KeptImage(asked.parked.store, asked.parked.image) if asked.parked and owner == os.getuid() else None
     own = own_pid(pid, owner, supervisor)
-    runs = pid is not None
-    return Registration(owner, name, asked.token, asked.argv, runs, own, world, asked.parks, parked, asked.leaves)
+    return Registration(
+        owner,
+        name,
+        asked.token,
+        asked.argv,
+        runs=pid is not None,
+        pid=own,
+        world=world,
+        parks=asked.parks,
+        parked=parked,
+        leaves=asked.leaves,
+        revives=asked.revives is not None,
+    )
 
 
 def checked_name(name: str) -> str:

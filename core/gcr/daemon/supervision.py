@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from gcr.daemon.keepers import BothKeepers, SoleKeeper
 from gcr.daemon.missed import Missed
 from gcr.job.decisions import KeptImage
+from gcr.job.states import State
 from gcr.memory.escrow import Escrow, Keeper
 from gcr.peers.supervisor import SupervisorPeer
 
@@ -18,6 +19,7 @@ class Supervision(Struct):
     """The peer that supervises a job, and the duplicates that the daemon keeps beside it.
 
     parks: it stays without its program, and brings it back · parked: it does, and this private image has the job
+    revives: it is about to make the job's processes again, and has not said that they are there
     leaves: it can close all that CRIU could not save, and come back · sent_away: it was asked to
     """
 
@@ -25,6 +27,7 @@ class Supervision(Struct):
     adopted: Escrow = field(default_factory=Escrow)  # the daemon's duplicates: the keeper once the supervisor is gone
     missed: Missed = field(default_factory=Missed)  # what the supervisor has not heard of its escrow
     parks: bool = False
+    revives: bool = False
     leaves: bool = False
     sent_away: bool = False
     parked: KeptImage | None = None
@@ -34,6 +37,11 @@ class Supervision(Struct):
     def lasts(self) -> bool:
         """Returns True while the supervisor is connected."""
         return self.supervisor is not None and not self.supervisor.channel.closed.is_set()
+
+    @property
+    def state_without_processes(self) -> State:
+        """Returns the state of a job that goes on, and of which no process has made itself known."""
+        return State.RESTORING if self.revives else State.RUNNING
 
     def keeper(self, job: str) -> Keeper:
         """Returns the keepers of duplicates: the supervisor while it lives, and this daemon."""

@@ -67,6 +67,11 @@ class DaemonLink:
             raise PeerGone("no daemon just now")
         return _asked(channel, operation)
 
+    @property
+    def is_open(self) -> bool:
+        """Returns whether a daemon has the job registered, and has not gone since."""
+        return self._channel is not None and not self._channel.closed.is_set()
+
     def close(self) -> None:
         self._over.set()
         self._lost.set()

@@ -172,6 +172,12 @@ class Supervisor:
         self.escrow.close()
         return _unreported(self.spec.report, answer) if self.spec.report else ""
 
+    def give_up(self) -> None:
+        """Tells the daemon that there is no program. It forgets the job before the caller hears of the error."""
+        if self.link.is_open:
+            self._tell(Finished(FAILED_BEFORE_START))
+        self.link.close()
+
     def environment(self) -> dict[str, str]:
         """The program's environment: its own, our shim first among its preloads, and where to find the daemon."""
         env = dict(self.own_environment())
@@ -264,10 +270,10 @@ def _run(
         may_start()
         supervisor.start()
     except OSError as error:
-        supervisor.link.close()
+        supervisor.give_up()
         raise CannotStart(f"{spec.argv[0]}: {error.strerror or error}") from error
     except GcrError:
-        supervisor.link.close()
+        supervisor.give_up()
         raise
     started(supervisor)
     code = supervisor.wait()
