@@ -1,5 +1,6 @@
 """Shared by checkpoint, restore and swap: ask, show progress, and on Ctrl-C wait for the rollback."""
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from gcr.api.answers import Answer
 from gcr.api.reports import Report
 from gcr.api.requests import ImageRequest, TransferRequest
 from gcr.cli.options import Options
-from gcr.cli.output import print_failure, print_json, print_text, success
+from gcr.cli.output import print_failure, print_json, print_text, say, success
 from gcr.cli.progress import progress_view
 from gcr.cli.standing import Left, daemon_died, interrupted
 from gcr.errors import GcrError, Interrupted, PeerGone
@@ -34,15 +35,18 @@ def transfer(
     kind: type[Told],
     summary: Callable[[Told], str],
     amended: Callable[[Told], Told] = lambda report: report,
+    beside: bool = False,
 ) -> int:
     """Sends each request and prints its report, which is a `kind`. Returns the worst exit code of several.
 
-    amended: adds to the report of a single one
+    amended: adds to the report of a single one · beside: stdout is a program's, so that report goes to stderr
     Raises GcrError for a single one; Interrupted once the job stands still again.
     """
     if len(requests) == 1:
         report = amended(_carried_out(requests[0], options, kind))
-        if options.json:
+        if beside:
+            say(json.dumps(success(requests[0].op, report.to_json())) if options.json else _text(report, summary))
+        elif options.json:
             print_json(success(requests[0].op, report.to_json()))
         else:
             print_text(_text(report, summary), report.to_json())

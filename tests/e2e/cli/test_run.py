@@ -39,13 +39,25 @@ def specs(monkeypatch: pytest.MonkeyPatch) -> list[JobSpec]:
     return asked
 
 
-@pytest.mark.parametrize(("mode", "told"), [("w", False), ("a", True)])
-def test_nothing_is_said_into_a_file_that_a_restore_compares(tmp_path: Path, mode: str, told: bool) -> None:
-    words = "from gcr.cli.output import say_stopped; say_stopped('llm', 'night', '/a b/store')"
+RUN_IN_THE_FOREGROUND = """
+import sys
+from gcr import supervisor
+from gcr.cli.main import main
+supervisor.run = lambda spec: supervisor.Outcome(7, "llm", None, sys.argv[1] or None, "/a b/store", "no room")
+main(["run", "--json", "--", "true"])
+"""
+
+
+@pytest.mark.parametrize(("image", "mode", "told"), [("", "w", True), ("night", "w", False), ("night", "a", True)])
+def test_nothing_is_said_into_a_file_that_a_restore_compares(tmp_path: Path, image: str, mode: str, told: bool) -> None:
     with (tmp_path / "errors").open(mode) as errors:
-        subprocess.run([sys.executable, "-c", words], stderr=errors, check=True, timeout=DEADLINE)
-    said = "gcr: llm was stopped into image night; back with: gcr restore --image night --store '/a b/store'\n"
-    assert (tmp_path / "errors").read_text() == (said if told else "")
+        command = [sys.executable, "-c", RUN_IN_THE_FOREGROUND, image]
+        subprocess.run(command, stderr=errors, check=True, timeout=DEADLINE)
+    *said, last = (tmp_path / "errors").read_text().splitlines() if told else ("",)
+    assert (tmp_path / "errors").stat().st_size == 0 or json.loads(last)["exit_code"] == 7
+    back = "back with: gcr restore --image night --store '/a b/store'"
+    lines = [f"gcr: llm was stopped into image night; {back}"] if image else []
+    assert said == ([*lines, "gcr: no report in None: no room"] if told else [])
 
 
 def test_run_hands_over_what_was_asked_and_returns_the_programs_code(specs: list[JobSpec]) -> None:
@@ -91,8 +103,9 @@ def test_options_after_the_program_are_the_programs(specs: list[JobSpec]) -> Non
 
 def test_run_json(specs: list[JobSpec], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--json", "--name", "llm", "--", "true"]) == 7
-    ended = json.loads(capsys.readouterr().out)
-    assert (ended["exit_code"], ended["log"]) == (7, None)
+    of_the_program, said = capsys.readouterr()
+    ended = json.loads(said)
+    assert (of_the_program, ended["exit_code"], ended["log"]) == ("", 7, None)
     assert main(["run", "--json", "-d", "--name", "llm", "--", "true"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "schema": 1,

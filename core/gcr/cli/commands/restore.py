@@ -86,7 +86,8 @@ def command(
 
     With --image its bytes are read from disk and not from host memory, of which a few hundred MiB are enough. The
     process must still be suspended at the checkpoint that made the image, unless that was one with --stop: then the
-    processes come back as well, under the same pids. The job runs detached, or with --attach in the foreground.
+    processes come back as well, under the same pids. The job runs detached, or with --attach in the foreground:
+    then stdout is the program's alone, and the report goes to stderr.
 
     Several come back one after the other, each by itself: all are tried, and the exit code is the worst.
     """
@@ -125,7 +126,7 @@ def command(
 
             reviving = Reviving(options, str(image), store, attach, began, in_place=not devices)
             told = lambda report: replace(report, processes_s=reviving.phases())  # noqa: E731
-            return reviving.bring_back(opened, partial(restored, amended=told))
+            return reviving.bring_back(opened, partial(restored, amended=told, beside=attach))
     return restored()
 
 
