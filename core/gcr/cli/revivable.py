@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from gcr.imageerrors import NoSuchImage
+from gcr.imageerrors import NoSuchImage, WrongImage
 from gcr.job.contained import NAME as CONTAINED
 from gcr.job.stopped import NAME as STOPPED
 
@@ -40,7 +40,12 @@ def revivable(image: str, store: "Store | None") -> "Iterator[tuple[Revivable, I
     """
     if store is None:
         raise NoSuchImage(f"no image {image!r}", hint="gcr images")
+    from gcr.image.files.manifest import Cut
+
     manifest = store.images.manifest(image)
+    if manifest.cut is Cut.APP:
+        text = f"image {image} is a step that a training saved: there is no process in it"
+        raise WrongImage(text, hint="the training loads it, by gcr.torch: docs/training.md")
     if not manifest.files:
         yield Revivable(manifest.source.job, 0), None
         return

@@ -27,18 +27,19 @@ def of_checkpoint(report: CheckpointReport, store: str | None = None) -> str:
         [
             _what_was_done(report, _way_back(report, store)),
             *_what_took_the_driver_long(report),
-            *_what_became_of_the_image(report),
+            *_what_became_of_the_image(report, store),
         ]
     )
 
 
-def _what_became_of_the_image(report: CheckpointReport) -> Iterator[str]:
+def _what_became_of_the_image(report: CheckpointReport, store: str | None) -> Iterator[str]:
     if not report.image:
         return
     if report.parent_refused:
         yield f"  image {report.image} is not built upon the newest one: {report.parent_refused}"
     if report.durable_s is None:
-        yield f"  image {report.image} is being written: gcr images lists it when it is durable"
+        lists = f"gcr images{store_option(store)}"
+        yield f"  image {report.image} is being written: {lists} lists it when it is durable"
         return
     cost = f"{units.size(report.bytes_written or 0)} written of {units.size(report.bytes_total or 0)}"
     yield f"  image {report.image} durable in {text.seconds(report.durable_s)} ({cost})"

@@ -13,7 +13,7 @@ from gcr.criu.messages import RequestType
 from gcr.errors import CriuUnusable
 
 OLDEST = (4, 1)  # the first that reads the vDSO of Linux 6.13 and later
-_INSTALL = "install CRIU 4.1 or newer, or set `criu` to its path; a daemon reads it when it starts: gcr daemon stop"
+_INSTALL = "install CRIU 4.1 or newer, or set `criu` in config.toml; a daemon reads it when it starts: gcr daemon stop"
 SECONDS = 20.0  # `check` looks at every feature of the kernel
 _QUIET = 1  # log level: errors
 

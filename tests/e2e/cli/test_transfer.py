@@ -41,7 +41,9 @@ def test_a_stopped_job_comes_back_by_its_image(gcr: Gcr, daemon: FakeDaemon, tmp
     daemon.answers["checkpoint"] = answering({**CHECKPOINT, "state": "stopped", "image": "night"})
     stop = "checkpoint", "llm", "--image", "night", "--stop"
     assert "Back with: gcr restore --image night\n" in gcr(*stop).out
-    assert f"Back with: gcr restore --image night --store {tmp_path}\n" in gcr(*stop, "--store", str(tmp_path)).out
+    said = gcr(*stop, "--store", str(tmp_path)).out
+    assert f"Back with: gcr restore --image night --store {tmp_path}\n" in said
+    assert f"is being written: gcr images --store {tmp_path} lists it" in said
 
 
 @pytest.mark.parametrize(("state", "rolled_back"), [("running", True), ("suspended", False)])

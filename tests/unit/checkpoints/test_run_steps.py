@@ -11,6 +11,7 @@ import pytest
 from gcr.checkpoints.loading import Step, memory_for
 from gcr.checkpoints.run import Run, doomed, run_in
 from gcr.checkpoints.saving import Framework, Saving, Share, locked, write_share
+from gcr.cli.revivable import revivable
 from gcr.errors import UsageError
 from gcr.faults import InjectedFault
 from gcr.image.files.manifest import Cut, Manifest
@@ -56,6 +57,8 @@ def test_a_step_has_the_bytes_of_every_rank(run: Run) -> None:
         assert (step.record, step.progress) == (b"what it is", {"step": 7, "world": 3})
     assert (manifest.name, manifest.cut, manifest.source.job) == ("train.000000000007", Cut.APP, "train")
     assert manifest.costs.bytes_zero == 200_000
+    with pytest.raises(WrongImage, match="no process in it"), revivable(manifest.name, run.store()):
+        pytest.fail("gcr restore takes it for an image of processes")
     assert (run.steps(), run.latest(), run.verify(7) > 0) == ([7], 7, True)
 
 
