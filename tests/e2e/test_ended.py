@@ -86,6 +86,7 @@ def test_a_detached_job_s_output_is_shown_while_it_grows_and_its_log_is_bounded(
     assert [int(line.split()[0]) for line in shown.stdout.splitlines()] == list(range(150))
     told = machine.gcr("wait", "counts")
     assert (told.code, told.body["exit_code"], told.body["how"]) == (3, 3, "exited")
+    assert (told.body["command"], told.body["argv"]) == ("wait", [sys.executable, "-c", COUNTS])
     assert not alive(told.body["pid"])
     parts = [log, Path(f"{log}.1")]
     assert [oct(part.stat().st_mode & 0o777) for part in parts] == ["0o600", "0o600"]

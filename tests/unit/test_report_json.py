@@ -1,5 +1,6 @@
 """The whole JSON of the daemon's reports, byte by byte, in every strategy."""
 
+import importlib.resources
 import json
 import os
 from types import SimpleNamespace
@@ -362,3 +363,11 @@ def test_words_that_are_not_utf_8_are_told_as_they_are() -> None:
 def test_the_schemas_know_every_barrier(command: str) -> None:
     text = json.dumps(schemas.load(command))
     assert json.dumps([*(each.value for each in Barrier), None]) in text
+
+
+def test_each_schema_names_its_command() -> None:
+    files = [path.name for path in importlib.resources.files(schemas).iterdir() if path.name.endswith(".json")]
+    assert len(files) > 30
+    for name in {file.removesuffix(".json") for file in files} - {"error", "events", "several"}:
+        command = name if name == "inspect-kernels" else name.replace("-", " ")
+        assert schemas.load(name)["properties"]["command"] == {"const": command}

@@ -20,7 +20,9 @@ def command(options: Options, job: str) -> int:
     assert run.end
     assert run.end.code is not None
     if options.json:
-        print_json(success("wait", run.row()))
+        row = run.row()
+        argv = row.pop("command")  # the name of the command has that place
+        print_json(success("wait", {**row, "argv": argv}))
     else:
         print_text(f"{job}: {run.end.said()}", run.row())
     return run.end.code
