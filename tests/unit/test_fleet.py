@@ -1,5 +1,6 @@
 """Children that answer no more: others take their place after their end; no caller waits for one that cannot end."""
 
+import os
 import subprocess
 import threading
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 from gcr.daemon import fleet as module
 from gcr.daemon.fleet import Child, Fleet
 from gcr.daemon.permission import AS_OURSELVES, Acting, Caller
+from gcr.engine.node import World
 from gcr.errors import DeadlinePassed
 from gcr.testing.machine import PATIENCE, until
 
@@ -68,7 +70,9 @@ class Helper(SimpleNamespace):
     """An image helper of `Fleet`, by the user that it acts for."""
 
     def __init__(self, acting: Acting) -> None:
-        super().__init__(acting=acting, channel=SimpleNamespace(closed=threading.Event(), close=self.end))
+        super().__init__(
+            acting=acting, pid=os.getpid(), channel=SimpleNamespace(closed=threading.Event(), close=self.end)
+        )
 
     def end(self) -> None:
         self.channel.closed.set()
@@ -139,3 +143,28 @@ def test_helpers_that_are_ready_end_when_they_are_not_asked_for(started: list[He
     fleet.keep_ready(0.0)
     assert ahead.channel.closed.is_set()
     assert fleet.image_helper() is not ahead
+
+
+@pytest.mark.parametrize(
+    ("works", "awaits", "taken", "ended"),
+    [
+        (False, False, True, True),
+        (True, False, True, False),
+        (False, True, True, False),
+        (False, False, False, False),
+    ],
+)
+def test_an_idle_helper_makes_way_for_a_process_that_had_its_id(
+    started: list[Helper], works: bool, awaits: bool, taken: bool, ended: bool
+) -> None:
+    fleet, world = Fleet(), World("amd")
+    expected(fleet, started, 1)
+    closed = threading.Event()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        channel = SimpleNamespace(awaits=awaits, closed=closed, silent=False, close=process.terminate)
+        fleet._controls[world] = Child(process, cast("Any", channel), cast("Any", None))
+        fleet.vacate([process.pid, os.getpid()] if taken else [1], lambda asked: works and asked == world)
+        assert (process.poll() is not None) == ended
+        assert started[0].channel.closed.is_set() == taken
+        assert fleet._images._living() == (0 if taken else 1)
+        process.kill()

@@ -129,6 +129,19 @@ def test_a_thread_s_id_that_another_process_has_is_named(tmp_path: Path, monkeyp
         tree.bring_back(Path("/nonexistent"), tmp_path, saved, {}, (), 1.0, pytest.fail, pytest.fail)
 
 
+def test_the_daemon_is_asked_once_for_ids_that_are_in_use() -> None:
+    asked = []
+    with subprocess.Popen(["sleep", "60"]) as other:
+
+        def vacate(ids: Sequence[int]) -> None:
+            asked.append([*ids])
+            other.kill()
+            other.wait()
+
+        saving.wait_until_free([other.pid, 4_000_000], vacate)
+    assert asked == [[other.pid]]
+
+
 def test_the_id_of_a_group_that_outlives_its_leader_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel gives such an id to no process, and has none to show."""
     words = ["sh", "-c", "sleep 60 > /dev/null & echo"]

@@ -260,6 +260,7 @@ WRONG: list[tuple[str, dict[str, object]]] = [
     ("revived", {"pid": 7, "decision": record_text("other")}),
     ("finished", {"code": None}),
     ("finished", {}),
+    ("vacate", {"ids": ["7"]}),
     ("checkpoint", {"target": "llm"}),
 ]
 

@@ -27,6 +27,7 @@ def test_files_go_beside_what_follows_and_no_thread_takes_a_signal(monkeypatch: 
 
     monkeypatch.setattr(module.tree, "bring_back", lambda *_: None)
     monkeypatch.setattr(module.tree, "streams_of", lambda *_: {})
+    monkeypatch.setattr(module.tree, "await_ids", lambda *_: None)
     with dump_folder(1, secret=False) as folder:
         monkeypatch.setattr(module.shutil, "rmtree", removed)  # it is the one that a new folder's maker uses, too
         (folder / "pages-1.img").write_bytes(bytes(4096))

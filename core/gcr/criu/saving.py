@@ -125,17 +125,21 @@ def restore(
     return statistics.of_restore(folder)
 
 
-def wait_until_free(pids: Sequence[int]) -> None:
+def wait_until_free(pids: Sequence[int], vacate: Callable[[Sequence[int]], object] = lambda _ids: None) -> None:
     """Waits until no process, no thread of one and no group has one of the pids. Raises NotRestored.
 
     Processes that just ended have their pids until their new parent, init perhaps, has reaped them; and many that have
     taken one meanwhile live for a moment only. Others that start from here on are not given one of the pids.
+    `vacate`: called once, with those that are in use.
     """
-    end, keeps = time.monotonic() + _REAPED_S, True
+    end, keeps, asked = time.monotonic() + _REAPED_S, True, False
     while True:
         keeps = keeps and _pass_over(pids)  # first: else one that is free here could be given away behind this look
         if not (used := [pid for pid in pids if identify(pid) or _is_group(pid)]):
             return
+        if not asked:
+            vacate(used)
+            asked = True
         if time.monotonic() > end:
             raise NotRestored(f"pid {used[0]} is in use", hint="try again once its process has ended")
         time.sleep(_LOOK_S)

@@ -110,9 +110,12 @@ def bring_back(
     return saving.restore(program, saved.pids, folder, wishes, timeout, consent, given, True, verify)
 
 
-def await_ids(saved: SavedTree) -> None:
-    """Waits until no process or thread has an id of the tree, and keeps these ids free. Raises NotRestored."""
-    saving.wait_until_free([*saved.pids, *saved.threads])
+def await_ids(saved: SavedTree, vacate: Callable[[Sequence[int]], object] = lambda _ids: None) -> None:
+    """Waits until no process or thread has an id of the tree, and keeps these ids free. Raises NotRestored.
+
+    vacate: as of `saving.wait_until_free`
+    """
+    saving.wait_until_free([*saved.pids, *saved.threads], vacate)
 
 
 def streams_of(saved: SavedTree, log: str | None) -> Mapping[str, int]:

@@ -1,5 +1,6 @@
 """The daemon's side of a supervisor's connection: one job, registered first, then told of."""
 
+import os
 from threading import Lock
 
 from msgspec import Struct, field
@@ -15,7 +16,7 @@ from gcr.job.decisions import record_of
 from gcr.peers.supervisor import SupervisorPeer
 from gcr.processes import shares_namespaces
 from gcr.protocol.channel import Request
-from gcr.protocol.operations.daemon import Finished, Register, Registered, Remade, Revived, Started
+from gcr.protocol.operations.daemon import Finished, Register, Registered, Remade, Revived, Started, Vacate
 from gcr.protocol.operations.operation import Answer, Dispatcher, Handlers
 
 
@@ -34,6 +35,7 @@ class SupervisorDesk(Struct):
             Register: self._register,
             Started: self._started,
             Revived: self._revived,
+            Vacate: self._vacate,
             Remade: self._remade,
             Finished: self._finished,
         }
@@ -59,6 +61,11 @@ class SupervisorDesk(Struct):
             raise UsageError("the record of the job's decision does not read back")
         survivors.revived(self.node, self._registered(), asked.pid, record)
         self.arrivals.begin_recovery(self._registered())  # commands wait until its agents have come
+
+    def _vacate(self, asked: Vacate, _fds: list[int], _request: Request) -> None:
+        if self._registered().owner == os.getuid():
+            jobs = self.node.jobs
+            self.node.fleet.vacate(asked.ids, lambda world: any(job.busy for job in jobs.all() if job.world == world))
 
     def _remade(self, _asked: Remade, _fds: list[int], _request: Request) -> None:
         survivors.refuse_unmade(self.node, self._registered())

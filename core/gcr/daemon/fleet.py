@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from pathlib import Path
 from threading import Lock, Thread
 from typing import Generic, TypeVar
 
@@ -146,6 +147,23 @@ class Fleet(Struct):
         Thread(target=process.wait, name="gcr-reap", daemon=True).start()
         return CriuPeer(channel, process.pid)
 
+    def vacate(self, ids: Collection[int], works: Callable[[World], bool]) -> None:
+        """Ends idle helpers one of whose threads has one of the ids, for processes that come back under these.
+
+        Another helper is started when it is asked for. A worker has memory, and stays.
+        works: whether a command may be using the control helper of a world
+        """
+        chosen = partial(_has_one_of, ids)
+        self._images.end(chosen)
+        self._crius.end(chosen)
+        for world, child in list(self._controls.items()):
+            if not chosen(child.process.pid):
+                continue
+            with self._one(("control", world)):
+                if not (works(world) or child.channel.awaits):
+                    log.info("control helper %d has an id of a process that comes back: it is ended", child.process.pid)
+                    _end(child.process, child.channel)
+
     def living_workers(self) -> list[WorkerPeer]:
         return [child.peer for child in list(self._workers.values()) if child.lives]
 
@@ -199,6 +217,11 @@ class Fleet(Struct):
     def _one(self, key: object) -> Lock:
         with self._lock:
             return self._locks.setdefault(key, Lock())
+
+
+def _has_one_of(ids: Collection[int], pid: int) -> bool:
+    """Returns whether the process, or a thread of it, has one of the ids."""
+    return any(Path(f"/proc/{pid}/task/{id}").exists() for id in ids)
 
 
 def _end(process: "subprocess.Popen[bytes]", channel: Channel) -> None:

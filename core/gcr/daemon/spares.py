@@ -18,6 +18,9 @@ class Peer(Protocol):
     @property
     def channel(self) -> Channel: ...
 
+    @property
+    def pid(self) -> int: ...
+
 
 Helper = TypeVar("Helper", bound=Peer)
 
@@ -46,10 +49,11 @@ class Spares(Struct, Generic[Helper]):
                 with self._lock:
                     self._there.append(made)
 
-    def end(self) -> None:
-        """Ends all of them."""
+    def end(self, chosen: Callable[[int], bool] = lambda _pid: True) -> None:
+        """Ends all of them, or those with chosen pids."""
         with self._lock:
-            old, self._there = self._there, []
+            old = [each for each in self._there if chosen(each.pid)]
+            self._there = [each for each in self._there if each not in old]
         for each in old:
             each.channel.close()
 

@@ -139,6 +139,11 @@ class Channel:
         """Set once the connection has ended."""
         return self._pending.closed
 
+    @property
+    def awaits(self) -> bool:
+        """Returns whether a call of ours waits for its answer."""
+        return self._pending.begun
+
     def start(self) -> "Channel":
         """Raises RuntimeError, with the connection closed, where there is no room for another thread."""
         self._reader = Thread(target=self._read, name=f"gcr-read-{self.name}", daemon=True)

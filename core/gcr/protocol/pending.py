@@ -58,6 +58,12 @@ class Pending(Struct):
             self._waiting[number] = waiting
         return number, waiting
 
+    @property
+    def begun(self) -> bool:
+        """Returns whether a call waits."""
+        with self._lock:
+            return bool(self._waiting)
+
     def end(self, number: int) -> None:
         with self._lock:
             self._waiting.pop(number, None)

@@ -17,9 +17,10 @@ from msgspec import Struct
 
 from gcr.criu import tree
 from gcr.criu.tree import SavedTree
+from gcr.errors import GcrError
 from gcr.job.decisions import KeptImage, text_of
 from gcr.job.stopped import StoppedJob
-from gcr.protocol.operations.daemon import ParkedIn, Remade, Revived
+from gcr.protocol.operations.daemon import ParkedIn, Remade, Revived, Vacate
 from gcr.protocol.operations.operation import Nothing, Operation
 
 RESTORE_S, RESTORE_BYTES_PER_S = 60.0, 100e6  # CRIU's time, and more for each byte
@@ -79,9 +80,8 @@ class Revival(Struct, frozen=True):
         return sum(sum(each.bytes.values()) for each in self.stopped.decision.processes)
 
     def refuse_impossible(self, log: str | None) -> None:
-        """Raises FilesChanged, WrongImage, NotRestored where it cannot come back now. Touches nothing."""
+        """Raises FilesChanged, WrongImage where it cannot come back now. Touches nothing."""
         tree.refuse_changed(self.saved, log)
-        tree.await_ids(self.saved)
 
     def bring_back(self, log: str | None, tell: Callable[[Operation[Nothing]], object]) -> Returned:
         """Makes the processes again; `tell` tells the daemon before one of them runs. Raises NotRestored, PeerGone …
@@ -95,10 +95,16 @@ class Revival(Struct, frozen=True):
             record = self.stopped.as_restored(self.image)
             tell(Revived(self.stopped.root, text_of(record).decode()))
 
+        tree.await_ids(self.saved, partial(_vacate, tell))
         known = partial(tell, Remade())
         tree.bring_back(self.criu, self.folder, self.saved, streams, self.plugins, limit, taken_in, known)
         _remove_later(self.folder)
         return Returned(self.stopped.root)
+
+
+def _vacate(tell: Callable[[Operation[Nothing]], object], used: Sequence[int]) -> None:
+    with suppress(GcrError):  # the daemon has died, and its helpers end
+        tell(Vacate(tuple(used)))
 
 
 def _remove_later(folder: Path) -> None:

@@ -63,6 +63,14 @@ class Revived(Operation[Nothing], frozen=True):
     decision: str
 
 
+class Vacate(Operation[Nothing], frozen=True):
+    """Processes that come back need these ids. The daemon ends its idle helpers that have some of them."""
+
+    op = "vacate"
+
+    ids: tuple[int, ...]
+
+
 class Remade(Operation[Nothing], frozen=True):
     """CRIU says that it made the processes again. The daemon asks their devices, too."""
 
