@@ -1,15 +1,19 @@
 """Nodes of a cluster: plug-ins are found, words cross with their errors, and nodes that differ are named."""
 
+import json
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 from msgspec.structs import replace
 
+from gcr import schemas
 from gcr.cli.main import command_name, main
 from gcr.cluster import plugins
 from gcr.cluster.plugins import NodeFacts, Word, cluster, differences, refuse_different
-from gcr.clustererrors import NodesDiffer
+from gcr.clustererrors import NodesDiffer, NodeUnreachable
 from gcr.errors import LibraryMissing, UsageError, WrongState
 
 
@@ -84,3 +88,29 @@ def test_the_flag_is_another_way_to_say_the_command(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.startswith("Usage: gcr cluster status")
     assert command_name(["--json", "--cluster", "run", "--name", "llm"]) == "cluster run"
     assert command_name(["run", "--", "program", "--cluster"]) == "run"
+
+
+class Silent(SimpleNamespace):
+    """A node that answers nothing."""
+
+    name, address = "b", "10.0.0.2"
+
+    def facts(self, _patience: float) -> NodeFacts:
+        raise NodeUnreachable("node b has no actor of gcr")
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["up", "--no-exchange"], ["down"], ["run", "--name", "train", "--", "true"]]
+)
+def test_the_objects_of_the_commands_are_as_their_schemas_say(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    answers = {"name": "a", "address": "10.0.0.1", "facts": lambda _patience: facts(), "start": lambda *_: "/logs/a"}
+    node = SimpleNamespace(**answers)
+    nodes = [node, Silent()] if words == ["status"] else [node]
+    seen = SimpleNamespace(nodes=lambda: nodes, up=lambda: nodes, down=lambda: 1)
+    monkeypatch.setattr(plugins, "cluster", lambda _address: seen)
+    assert main(["--json", "cluster", *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(schemas.load(told["command"])).validate(told)
+    assert told["command"] == f"cluster {words[0]}"
