@@ -76,11 +76,20 @@ def test_a_folder_that_others_may_enter_is_refused_with_one_that_may_be_made(sto
     assert not [*shared.glob("*.json")]
 
 
-@pytest.mark.parametrize(("allowed", "told"), [("", "AWS_ALLOW_HTTP=true"), ("true", "credentials")])
-def test_a_server_without_tls_must_be_allowed(monkeypatch: pytest.MonkeyPatch, allowed: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "allowed", "told"),
+    [
+        ("s3://bucket/prefix", "", "AWS_ALLOW_HTTP=true"),
+        ("s3://bucket/prefix", "true", "credentials"),
+        ("file:///nowhere", "", "disk"),
+    ],
+)
+def test_a_place_that_does_not_answer_comes_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, url: str, allowed: str, told: str
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ALLOW_HTTP", allowed)
-    remote = Remote("s3://bucket/prefix")
+    remote = Remote(url)
     with pytest.raises(StoreUnusable) as caught, remote._answering():
         raise ValueError("no")
     assert told in caught.value.hint

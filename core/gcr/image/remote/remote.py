@@ -204,8 +204,7 @@ class Remote:
             yield
         except self._failures as error:
             said = str(error).partition("\n")[0].partition(": <?xml")[0]  # the rest is for developers of the library
-            hint = _PLAIN_HTTP if _needs_plain_http(self.url) else _HINT
-            raise StoreUnusable(f"{self.url} cannot be used: {said}", hint=hint) from error
+            raise StoreUnusable(f"{self.url} cannot be used: {said}", hint=_hint(self.url)) from error
 
 
 def _beginning(found: "GetResult", size: int) -> memoryview:
@@ -218,7 +217,14 @@ _MISSING = ("NoSuchKey", "BlobNotFound")  # the codes of S3 and Google Cloud Sto
 _DEBUG = "\n\nDebug source:"
 _PLAIN_HTTP = "the address is http://, which goes unencrypted and must be allowed: AWS_ALLOW_HTTP=true"
 _ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+_NO_FOLDER = "is its disk there? gcr push makes the folder"
 _HINT = "address and credentials are in the environment: docs/image-format.md#stores-elsewhere"
+
+
+def _hint(url: str) -> str:
+    if url.startswith("file://"):
+        return _NO_FOLDER
+    return _PLAIN_HTTP if _needs_plain_http(url) else _HINT
 
 
 def _needs_plain_http(url: str) -> bool:
