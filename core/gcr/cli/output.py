@@ -30,7 +30,7 @@ _HEADLINES: tuple[tuple[type[GcrError], str], ...] = (
     (RolledBack, "failed and rolled back"),
     (Lost, "the program cannot continue"),
 )
-_ERRORS = 2  # the descriptor of stderr
+_OUTPUT, _ERRORS = 1, 2  # the descriptors of the streams
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
@@ -143,15 +143,21 @@ def say_behind(text: str, stopped: bool) -> None:
 
     stopped: an image has it. Then nothing goes into a file that may be its output: a restore compares the size.
     """
-    if not (stopped and _grows_by_hand()):
+    if not (stopped and _grows_by_hand(_ERRORS)):
         say(text)
 
 
-def _grows_by_hand() -> bool:
-    """Returns whether stderr is a file that is not appended to. One that is may have grown at a restore."""
+def print_json_behind(report: Mapping[str, object], stopped: bool) -> None:
+    """Prints an object on stdout behind a program that has ended in the foreground. `stopped`: as of `say_behind`."""
+    if not (stopped and _grows_by_hand(_OUTPUT)):
+        print_json(report)
+
+
+def _grows_by_hand(stream: int) -> bool:
+    """Returns whether a stream is a file that is not appended to. One that is may have grown at a restore."""
     try:
-        is_file = stat.S_ISREG(os.fstat(_ERRORS).st_mode)
-        return is_file and not fcntl.fcntl(_ERRORS, fcntl.F_GETFL) & os.O_APPEND
+        is_file = stat.S_ISREG(os.fstat(stream).st_mode)
+        return is_file and not fcntl.fcntl(stream, fcntl.F_GETFL) & os.O_APPEND
     except OSError:
         return False
 

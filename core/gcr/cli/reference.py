@@ -20,9 +20,8 @@ _HEAD = """\
 Generated from the parser by `python -m gcr.cli.reference cli`; do not edit.
 
 Names of jobs match `[a-z][a-z0-9._-]{0,62}`; a number is a pid. `--json`, `--timeout`, `--backend` and `-v` may also
-stand before the subcommand. Under `--json` exactly one object goes to stdout; `gcr events` prints one a line. A program
-in the foreground has stdout to itself, and the object goes to stderr. The package has the JSON Schemas, `gcr.schemas`.
-Progress and messages go to stderr. `NO_COLOR` is respected.
+stand before the subcommand. Under `--json` exactly one object goes to stdout; `gcr events` alone prints one a line. The
+JSON Schemas are in the package, `gcr.schemas`. Progress and messages go to stderr. `NO_COLOR` is respected.
 """
 
 _CONFIGURATION = """\

@@ -1,6 +1,5 @@
 """Shared by checkpoint, restore and swap: ask, show progress, and on Ctrl-C wait for the rollback."""
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,15 +38,15 @@ def transfer(
 ) -> int:
     """Sends each request and prints its report, which is a `kind`. Returns the worst exit code of several.
 
-    amended: adds to the report of a single one · beside: stdout is a program's, so that report goes to stderr
+    amended: adds to the report of a single one · beside: stdout is a program's, so that text goes to stderr
     Raises GcrError for a single one; Interrupted once the job stands still again.
     """
     if len(requests) == 1:
         report = amended(_carried_out(requests[0], options, kind))
-        if beside:
-            say(json.dumps(success(requests[0].op, report.to_json())) if options.json else _text(report, summary))
-        elif options.json:
+        if options.json:
             print_json(success(requests[0].op, report.to_json()))
+        elif beside:
+            say(_text(report, summary))
         else:
             print_text(_text(report, summary), report.to_json())
         return 0

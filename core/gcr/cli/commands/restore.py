@@ -87,7 +87,7 @@ def command(
     With --image its bytes are read from disk and not from host memory, of which a few hundred MiB are enough. The
     process must still be suspended at the checkpoint that made the image, unless that was one with --stop: then the
     processes come back as well, under the same pids. The job runs detached, or with --attach in the foreground:
-    then stdout is the program's alone, and the report goes to stderr.
+    then the report goes to stderr, but with --json to stdout.
 
     Several come back one after the other, each by itself: all are tried, and the exit code is the worst.
     """

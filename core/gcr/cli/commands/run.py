@@ -1,13 +1,12 @@
 """`gcr run`: start a program as a job."""
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gcr.cli.options import ON_BEHALF, Options, common_options, examples, parse_name
-from gcr.cli.output import NotWritten, print_json, print_text, say, say_behind, say_stopped, success
+from gcr.cli.output import NotWritten, print_json_behind, print_text, say, say_behind, say_stopped, success
 from gcr.errors import GcrError, Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -52,8 +51,8 @@ def command(ctx: click.Context, /, program: tuple[str, ...], on_behalf: int | No
     """Run CMD so that it can be checkpointed, in the foreground like any parent, and return its exit code.
 
     CMD sees the same devices, and behaves as it would without gcr. The code is 125 if gcr failed before CMD started.
-    With -d CMD's output goes to a file, which `gcr logs` shows, and with --json one object is printed once CMD runs.
-    Without -d stdout is CMD's alone: with --json the object is the last line on stderr, once CMD has ended.
+    With --json one object is printed once CMD has ended, behind CMD's own output, or with -d once it runs. With -d
+    CMD's output goes to a file, which `gcr logs` shows.
     """
     options = ctx.ensure_object(Options)
     if on_behalf is not None:
@@ -106,10 +105,8 @@ def _run(spec: "JobSpec", as_json: bool) -> int:
         say_behind(f"gcr: no report in {spec.report}: {done.unreported}", bool(done.image))
     code = None if spec.detach else done.code
     report = success("run", {"job": done.job, "detached": spec.detach, "exit_code": code, "log": done.log})
-    if as_json and spec.detach:
-        print_json(report)
-    elif as_json:
-        say_behind(json.dumps(report), bool(done.image))
+    if as_json:
+        print_json_behind(report, bool(done.image))
     elif spec.detach:
         print_text(done.job, {"job": done.job, "state": "running"})
         say(f"its output goes to {done.log}: gcr logs {done.job}")
