@@ -131,8 +131,8 @@ class Bringing:
 
     def _obey(self, order: Look | Bring | Drop) -> None:
         match order:
-            case Look(peer):
-                self._begin(peer, -1, self._look(self._givers[peer]))
+            case Look(peer):  # a failure before the task begins has the swarm ignore its answer, and renews `_known`
+                self._begin(peer, -1, self._look(self._givers[peer], self._known[peer]))
             case Bring(peer, piece):
                 self._begin(peer, piece, self._bring(self._givers[peer], piece))
             case Drop(peer, piece):
@@ -151,8 +151,7 @@ class Bringing:
             self._error = self._error or error
         self._news.set()
 
-    async def _look(self, giver: Giver) -> None:
-        known = self._known[giver.name]
+    async def _look(self, giver: Giver, known: Known) -> None:
         try:
             told = await giver.told(known.look(), self._pieces.packs)
         except (NotSent, PeerUnusable) as error:
