@@ -84,7 +84,7 @@ def test_a_ring_of_any_number_of_pieces_comes_whole_and_in_order(channel: Channe
     slots, fds = WorkerRings(channel).make(COPY, "llm/7", 4096, 4, 2)
     assert (slots, [os.fstat(fd).st_ino for fd in fds]) == (2, made.inodes())
     close_all(fds)
-    until(lambda: open_descriptors() == before or None, 5, "the worker has closed its duplicates")
+    until(lambda: open_descriptors() <= before or None, 20, "the worker has closed its duplicates")
 
 
 @pytest.mark.parametrize("count", [0, *COUNTS])
@@ -95,7 +95,7 @@ def test_a_sealed_copy_of_any_number_of_segments_comes_whole(channel: Channel, m
     assert SealedTable.from_fd(table) == made.seal(ABOUT)
     assert [os.fstat(fd).st_ino for fd in segments] == made.inodes()
     close_all([table, *segments])
-    until(lambda: open_descriptors() == before or None, 5, "the worker has closed its duplicates")
+    until(lambda: open_descriptors() <= before or None, 20, "the worker has closed its duplicates")
 
 
 def test_a_ring_that_is_given_up_meanwhile_leaves_no_descriptor(
@@ -111,7 +111,7 @@ def test_a_ring_that_is_given_up_meanwhile_leaves_no_descriptor(
     monkeypatch.setattr(serving_rings, "make_ring", make_ring)
     with pytest.raises(WrongState, match="there is no ring"):
         WorkerRings(channel).make(COPY, "llm/7", 4096, 4, 2)
-    until(lambda: open_descriptors() == before or None, 5, "all are closed")
+    until(lambda: open_descriptors() <= before or None, 20, "all are closed")
 
 
 def test_segments_that_are_given_up_meanwhile_leave_no_descriptor(
@@ -123,4 +123,4 @@ def test_segments_that_are_given_up_meanwhile_leave_no_descriptor(
     monkeypatch.setattr(CopyServing, "_segments", lambda _serving, _copy: next(answers))
     with pytest.raises(RolledBack, match=f"gave {BATCH} descriptors, and said that it has {MAX_DESCRIPTORS + 2}"):
         WorkerCopies(channel).seal(COPY, ABOUT)
-    until(lambda: open_descriptors() == before or None, 5, "all are closed")
+    until(lambda: open_descriptors() <= before or None, 20, "all are closed")
