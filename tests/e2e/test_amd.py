@@ -90,7 +90,7 @@ def test_the_device_is_free_while_the_data_is_gone(make: Make, linked: str, quir
     gone = machine.leave()
     assert gone.body["bytes"] >= 8 * MIB
     left = before - gone.body["bytes"] + MIB  # contexts: the program's and a worker's
-    until(lambda: used(machine) <= left, 2.0, "the device counts the data as gone")
+    until(lambda: used(machine) <= left, PATIENCE, "the device counts the data as gone")
     machine.come_back()
     log = (machine.folder / "state" / "gcr" / "log" / "gcrd.log").read_text()
     assert ("mapped over" in log) is ("leak" in quirks.split(","))

@@ -48,7 +48,7 @@ def test_a_training_saves_by_the_worker_and_says_so(machine: Machine) -> None:
     for each in held:
         each.unlink()
     assert [job.ask("durable") for _ in held] == ["ok"] * 3
-    until(lambda: job.ask("holds") == "0", 5, "the memory of the saves is free again")
+    until(lambda: job.ask("holds") == "0", 20, "the memory of the saves is free again")
     assert [job.ask(f"load {step}") for step in (1, 2, 3)] == ["right"] * 3
     assert job.ask("host 4").startswith("staged right a span lies in no device memory")
 

@@ -139,8 +139,9 @@ def steal(pid: int, fd: int) -> int:
 def test_a_context_that_stays_is_not_waited_for(machine: Machine) -> None:
     """This holds also if some memory came by a restore, counted for no process or for a worker, and some is new."""
     waited: tuple[list[float], list[float]] = ([], [])
+    latest = time.monotonic() + 60
     while not all(min(each, default=1.0) < A_COUNT_THAT_LAGS for each in waited):
-        assert len(waited[0]) < 5, waited  # a real wait occurs each time; a delay by other load does not
+        assert time.monotonic() < latest, waited  # a real wait occurs each time; a delay by other load does not
         job = machine.told("llm", "alloc 1 5000")
         for each in waited:
             phases = machine.ask("checkpoint", "llm", data_only=True).body["phases_s"]

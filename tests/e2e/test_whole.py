@@ -117,13 +117,17 @@ def test_a_device_that_is_not_filled_while_criu_works_is_filled_by_the_restore(
 def test_a_device_is_filled_before_there_is_a_process_and_freed_where_none_comes(
     machine: Machine, job: Filed, ended_by: signal.Signals | None
 ) -> None:
-    before, full, held = job.ask(), machine.used(), machine.folder / "held"
-    stop(machine, "night")
+    before, held = job.ask(), machine.folder / "held"
+    size = int(str(stop(machine, "night")["bytes"]))
     empty = machine.used()  # but for the context of the worker
     machine.inject(f"restore.registered hold {held}")
     going = machine.begin("restore", *IMAGE, "--store", str(store_of(machine)))
     until(lambda: held.exists() or None, PATIENCE, "the job is registered")
-    until(lambda: machine.used() >= full or None, PATIENCE, "the device is filled")
+    try:
+        until(lambda: machine.used() >= empty + size or None, PATIENCE, "the device is filled")
+    except AssertionError as error:
+        error.add_note(f"{machine.used()} B of {empty} + {size}, workers {machine.children('gcr.worker')}")
+        raise
     assert not alive(job.pid)
     assert machine.job("llm")["state"] == "restoring"
     if ended_by:

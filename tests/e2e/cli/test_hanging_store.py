@@ -82,7 +82,7 @@ def test_a_caller_that_waits_for_a_store_that_hangs_may_leave(
         out, _ = ran.communicate(timeout=DEADLINE)
         assert (ran.returncode, json.loads(out)["error"]["code"]) == (130, "interrupted")
         assert time.monotonic() - began < 10
-        until(lambda: not alive(child), 5, "what looked is gone")
+        until(lambda: not alive(child), 20, "what looked is gone")
     assert store.images.names() == ["other", "warm"]
 
 
@@ -102,7 +102,7 @@ def test_a_helper_that_looks_at_a_store_holds_none_of_our_pipes_and_dies_with_us
         assert {str(Path(f"/proc/{child}/fd/{fd}").readlink()) for fd in (0, 1, 2)} == {os.devnull}
         ran.kill()
         ran.communicate(timeout=DEADLINE)
-        until(lambda: not alive(child), 5, "it is gone")
+        until(lambda: not alive(child), 20, "it is gone")
 
 
 def test_no_time_is_longer_than_asked_for(gcr: Gcr, store: Store, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

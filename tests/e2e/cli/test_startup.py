@@ -32,16 +32,18 @@ def test_neither_a_vendor_nor_rich_is_imported(daemon: FakeDaemon, line: tuple[s
 @pytest.mark.alone
 @pytest.mark.parametrize("line", [("--help",), ("ps",)], ids=" ".join)
 def test_help_and_ps_take_less_than_a_fifth_of_a_second(daemon: FakeDaemon, line: tuple[str, ...]) -> None:
-    def fastest(*words: str) -> float:
-        def once() -> float:
-            began = time.monotonic()
-            subprocess.run([sys.executable, *words], capture_output=True, check=True, timeout=DEADLINE)
-            return time.monotonic() - began
+    """The fastest of some starts counts, and of more where other work slows them down: it lets one be in time."""
 
-        return min(once() for _ in range(5))
+    def seconds(*words: str) -> float:
+        began = time.monotonic()
+        subprocess.run([sys.executable, *words], capture_output=True, check=True, timeout=DEADLINE)
+        return time.monotonic() - began
 
-    slowness = max(1, fastest("-c", "import click") / 0.05)  # of this machine, or of this moment
-    assert fastest("-m", "gcr", *line) < 0.2 * slowness
+    bare, ours, end = list[float](), list[float](), time.monotonic() + DEADLINE
+    while len(ours) < 5 or min(ours) >= 0.2 * max(1, min(bare) / 0.05):  # this machine may be slow, or this moment
+        assert time.monotonic() < end, (min(bare), min(ours))
+        bare.append(seconds("-c", "import click"))
+        ours.append(seconds("-m", "gcr", *line))
 
 
 def test_importing_the_library_is_silent_and_loads_no_part_of_it() -> None:
