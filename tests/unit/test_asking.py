@@ -61,7 +61,7 @@ def test_an_interrupt_while_it_forks_counts(monkeypatch: pytest.MonkeyPatch, whe
         Asking("the store", forever, timeout=5.0).answer()
     assert signal.getsignal(signal.SIGINT) is before
     (child,) = forked
-    until(lambda: not alive(child), 5.0, "the child is gone")
+    until(lambda: not alive(child), 20, "the child is gone")
 
 
 def test_without_one_it_answers() -> None:

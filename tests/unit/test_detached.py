@@ -14,6 +14,7 @@ from gcr.errors import CannotStart, Interrupted
 from gcr.protocol.operations.daemon import Finished
 from gcr.supervisor import process
 from gcr.supervisor.spec import JobSpec
+from gcr.testing.machine import until
 
 SPEC = JobSpec(("true",), None, detach=True)
 
@@ -56,8 +57,10 @@ def test_the_starter_says_after_a_ctrl_c_whether_the_job_runs(monkeypatch, had_s
     monkeypatch.setattr(process, "_run", run)
     (answer, tell), (stopped, stop) = os.pipe(), os.pipe()
 
+    before = signal.getsignal(signal.SIGINT)
+
     def press():
-        time.sleep(0.2)  # the starter waits by now
+        until(lambda: signal.getsignal(signal.SIGINT) is not before, 10, "the starter waits for Ctrl-C, too")
         os.kill(os.getpid(), signal.SIGINT)
         select.select([stopped], [], [], 10)  # it has told the half that stays
         process._run_detached(SPEC, tell, stopped)

@@ -94,7 +94,7 @@ def test_a_line_whose_registration_is_refused_is_closed(link: DaemonLink, monkey
         with pytest.raises(NameTaken):
             link._connect()
     assert all(channel.closed.wait(5.0) for channel in made)
-    until(lambda: open_descriptors() <= before, 5.0, "the descriptors are closed")
+    until(lambda: open_descriptors() <= before, 20, "the descriptors are closed")
 
 
 def test_the_end_of_a_refused_line_does_not_end_the_next(link: DaemonLink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_the_end_of_a_refused_line_does_not_end_the_next(link: DaemonLink, monke
         assert not made[1].closed.wait(0.3)
         assert len(made) == 2, "it has connected once more"
         made[1].close()
-        until(lambda: len(made) == 3, 5.0, "the supervisor connects again")
+        until(lambda: len(made) == 3, 20, "the supervisor connects again")
     finally:
         link.close()
         for channel in made:
@@ -132,7 +132,7 @@ def test_a_line_that_ends_right_after_its_registration_is_lost(
     monkeypatch.setattr(module, "_asked", asked_and_ended)
     link.open()
     try:
-        until(lambda: len(made) == 2, 5.0, "the supervisor connects again")
+        until(lambda: len(made) == 2, 20, "the supervisor connects again")
     finally:
         link.close()
         for channel in made:
@@ -155,11 +155,11 @@ def test_a_supervisor_leaves_while_its_mark_is_there(
     try:
         made[0].call_json("leave", timeout=5.0)
         assert made[0].closed.wait(5.0)
-        until(lambda: open_descriptors() <= before, 5.0, "nothing of it is open")
+        until(lambda: open_descriptors() <= before, 20, "nothing of it is open")
         time.sleep(0.3)
         assert len(made) == 1
         away.unmark_job(tmp_path / "s", "t")
-        until(lambda: len(made) == 2, 5.0, "the supervisor connects again")
+        until(lambda: len(made) == 2, 20, "the supervisor connects again")
     finally:
         link.close()
         for channel in made:

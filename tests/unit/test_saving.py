@@ -99,8 +99,8 @@ class Tree:
         return saving.restore(CRIU, self.pids, self.images, Wishes(), LIMIT, consent, **more)  # type: ignore[arg-type]
 
     def has_ended(self) -> bool:
-        """Returns True once CRIU has ended the tree, within the time that it takes for that."""
-        end = time.monotonic() + 1.0
+        """Returns True once CRIU has ended the tree, False where it does not."""
+        end = time.monotonic() + LIMIT
         while time.monotonic() < end:
             if os.waitpid(self.root, os.WNOHANG)[0]:
                 return True
@@ -229,7 +229,8 @@ else:
 @contextmanager
 def taken(id: int) -> Iterator[None]:
     """Another process, no child of this one, has the id."""
-    for _ in range(20):
+    latest = time.monotonic() + LIMIT
+    while time.monotonic() < latest:  # a process of another test may have it for a while
         got = int(subprocess.run([sys.executable, "-c", TAKER, str(id)], stdout=subprocess.PIPE, check=True).stdout)
         try:
             if got == id:

@@ -176,7 +176,7 @@ def test_nothing_waits_for_a_record_that_ended_with_its_process(machine: Machine
         assert other.ask("wait x") == DONE
         assert other.ask("query x") == PENDING
         maker.kill()
-        until(lambda: other.ask("query x") == DONE, 5, "the record is given up")
+        until(lambda: other.ask("query x") == DONE, 20, "the record is given up")
         assert other.ask("sync -") == DONE
         assert other.ask("record x") == DONE
         assert other.ask("await x") == DONE

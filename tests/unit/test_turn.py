@@ -113,7 +113,7 @@ def test_a_command_waits_for_saves_and_no_other_begins_meanwhile(jobs, job, besi
     with ThreadPoolExecutor(1) as pool, ExitStack() as under_way:
         save = under_way.enter_context(jobs.saving(job, 1))
         waiting = pool.submit(command)
-        until(lambda: job.turn._awaiting or None, 5, "the command waits")
+        until(lambda: job.turn._awaiting or None, 20, "the command waits")
         with pytest.raises(WrongState, match=REFUSED), jobs.saving(job, 2):
             pytest.fail("saves could keep a command waiting for ever")
         assert not took.is_set()

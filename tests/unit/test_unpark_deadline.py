@@ -5,8 +5,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from threading import Event, Timer
 
 import pytest
 
@@ -24,17 +24,23 @@ def pid() -> Iterator[int]:
 
 
 @pytest.fixture
-def peer(pid: int) -> Iterator[SupervisorPeer]:
-    """Yields a supervisor that is stopped once it has heard, and whose answer comes after a second all the same."""
+def may_answer() -> Event:
+    return Event()
+
+
+@pytest.fixture
+def peer(pid: int, may_answer: Event) -> Iterator[SupervisorPeer]:
+    """Yields a supervisor that is stopped once it has heard, and answers all the same when it may."""
 
     def serve(request: Request) -> None:
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(1)
+        may_answer.wait(10)
         request.reply_json()
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channels = [Channel(ours).start(), Channel(theirs, serve).start()]
     yield SupervisorPeer(channels[0], pid)
+    may_answer.set()
     for channel in channels:
         channel.close()
         channel.closed.wait(10)
@@ -49,5 +55,6 @@ def test_one_that_is_stopped_for_long_is_given_up(
     assert given_up.value.hint == f"kill -CONT {pid}; then try again"
 
 
-def test_one_that_is_stopped_for_a_moment_is_waited_for(peer: SupervisorPeer) -> None:
+def test_one_that_is_stopped_for_a_moment_is_waited_for(peer: SupervisorPeer, may_answer: Event) -> None:
+    Timer(1.0, may_answer.set).start()
     peer.unpark(60.0)

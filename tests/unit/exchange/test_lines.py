@@ -64,11 +64,11 @@ def test_other_answers_are_refused(answer: Answer, error: Exception) -> None:
 
 def test_a_peer_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "STALLED_S", 0.2)
-    with (
-        peer(lambda made: made.sendall(HEAD % len(BODY)) or time.sleep(1)) as (address, _),
-        pytest.raises(NotSent, match="timed out"),
-    ):
-        read(address)
+    given_up = threading.Event()
+    with peer(lambda made: made.sendall(HEAD % len(BODY)) or given_up.wait(20)) as (address, _):
+        with pytest.raises(NotSent, match="timed out"):
+            read(address)
+        given_up.set()
 
 
 def test_nothing_listens_there() -> None:
@@ -91,11 +91,12 @@ def test_a_request_that_is_given_up_ends_at_once() -> None:
                 await work
             await made.close()
 
-    begun = threading.Event()
-    with peer(lambda made: (made.sendall(HEAD % len(BODY)), begun.set(), time.sleep(3))) as (address, _):
+    begun, over = threading.Event(), threading.Event()
+    with peer(lambda made: (made.sendall(HEAD % len(BODY)), begun.set(), over.wait(30))) as (address, _):
         began = time.monotonic()
         asyncio.run(ask(address, begun))
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < lines.STALLED_S / 2
+        over.set()
 
 
 def test_a_request_that_is_given_up_as_its_answer_comes_leaves_no_connection_behind() -> None:

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -22,9 +21,11 @@ from gcr.image.exchange.wire import Told, ToldPack
 from gcr.image.pack.format import Pack
 from gcr.image.remote.transfer import Transfer
 from gcr.imageerrors import Damaged
+from gcr.testing.machine import until
 
 SEAL = bytes(range(32))
 PACK = Pack("0" * 32, SEAL, 1 << 20)
+LONG_S = 20.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=12), st.integers(0, 30), st.integers(1, 9))
@@ -117,25 +118,42 @@ def test_what_a_giver_tells_of_other_packs_or_places_is_passed_over() -> None:
     assert [*known.learned(told(given=[(3, 1), (90, 1), (-9, 4)], given_at=3)).given] == [0]
 
 
-def test_turns_come_in_order_and_a_long_one_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "AT_ONCE", 1)
-    monkeypatch.setattr(turns, "TURN_S", 0.05)
-    done = list[str]()
+def taking(line: Turns, name: str, done: list[str], may_end: threading.Event | None = None) -> threading.Thread:
+    """Starts a thread that takes a turn, which may end; it is noted then."""
 
-    line = Turns()
-
-    def take(name: str, seconds: float) -> None:
+    def take() -> None:
         with line.turn():
-            time.sleep(seconds)
+            assert not may_end or may_end.wait(LONG_S)
             done.append(name)
 
-    threads = [threading.Thread(target=take, args=given) for given in (("slow", 0.4), ("a", 0.01), ("b", 0.0))]
+    thread = threading.Thread(target=take)
+    thread.start()
+    return thread
+
+
+def test_turns_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "AT_ONCE", 1)
+    monkeypatch.setattr(turns, "TURN_S", LONG_S)
+    line, done, may_end, threads = Turns(), list[str](), threading.Event(), list[threading.Thread]()
+    for name in ("first", "second", "third"):
+        threads.append(taking(line, name, done, may_end))
+        until(lambda: len(line._begun) + len(line._line) == len(threads), LONG_S, "it is in the line")
+    may_end.set()
     for thread in threads:
-        thread.start()
-        time.sleep(0.01)
-    for thread in threads:
-        thread.join(10)
-    assert done == ["a", "b", "slow"]
+        thread.join(LONG_S)
+    assert done == ["first", "second", "third"]
+
+
+def test_a_long_turn_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "AT_ONCE", 1)
+    monkeypatch.setattr(turns, "TURN_S", 0.05)
+    line, done, may_end = Turns(), list[str](), threading.Event()
+    long = taking(line, "long", done, may_end)
+    until(lambda: line._begun, LONG_S, "it has its turn")
+    taking(line, "short", done).join(LONG_S)
+    assert done == ["short"]
+    may_end.set()
+    long.join(LONG_S)
 
 
 def test_one_giver_sends_larger_pieces_than_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,11 +109,10 @@ def test_a_pull_waits_for_an_image_that_is_being_made(store: Store, other: Store
     with running(store.path) as node:
         with pytest.raises(NoSuchImage):
             pulled(other, [node], wait_s=0.05)
-        later = threading.Timer(0.5, write, (store, "warm", [COMMON]))
+        later, began = threading.Timer(0.5, write, (store, "warm", [COMMON])), time.monotonic()
         later.start()
-        began = time.monotonic()
-        pulled(other, [node], wait_s=5.0)
-        assert 0.4 < time.monotonic() - began < 4
+        pulled(other, [node], wait_s=10.0)
+        assert 0.5 <= time.monotonic() - began < 8
         later.join()
     check(other, "warm")
 
@@ -125,4 +124,4 @@ def test_an_exchange_that_ends_keeps_no_waiting_peer(store: Store, other: Store)
         began = time.monotonic()
         with pytest.raises((NoSuchImage, PeerUnusable)):
             pulled(other, [node], "cold", wait_s=10.0)
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 8

@@ -199,15 +199,15 @@ def test_small_files_that_are_wrong_come_from_another_peer(store: Store, other: 
 def test_a_peer_that_stalls_is_left_for_another(
     store: Store, other: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gcr.image.exchange.lines.STALLED_S", 0.5)
     with one(store) as node:
         good = Store(tmp_path / "good", store.cipher)
         pulled(good, [node])
+        monkeypatch.setattr("gcr.image.exchange.lines.STALLED_S", 2.0)  # a busy machine may take one for an answer
         with running(good.path) as slow:
             slow.node.change = lambda data: b"stall"
             began = time.monotonic()
             moved = pulled(other, [slow, node], limits=Limits(late=0.2, rest=0.1, most_rest=0.2))
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 20
     assert shares(moved) == {str(node.address): moved.bytes_moved}
 
 

@@ -99,7 +99,7 @@ def test_an_error_keeps_no_memory(fetcher: Fetcher, pack: PackReader) -> None:
     try:
         with suppress(Damaged):
             fetcher.bring(groups_of(pack, memoryview(memory)), lambda _: None)
-        until(lambda: resizable(memory), 5, "no view of the memory is left")
+        until(lambda: resizable(memory), 20, "no view of the memory is left")
     finally:
         gc.enable()
 

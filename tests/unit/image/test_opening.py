@@ -53,14 +53,14 @@ def test_what_is_told_and_what_is_brought_are_of_one_image(store: Path, folder: 
         imaged(Store(store), "one", folder_of(folder.parent / "later", {"core-7.img": b"two"}))
         opened.bring(folder)
         opened.await_brought()
-        until(lambda: not alive(), 5.0, "the child ends once it has brought all")
+        until(lambda: not alive(), 20, "the child ends once it has brought all")
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == {**FILES, "tree.json": b"mine"}
 
 
 def test_a_child_that_is_asked_for_no_files_ends_with_the_block(store: Path) -> None:
     with opening("one", opens(store)):
         assert alive()
-    until(lambda: not alive(), 5.0, "the child is gone")
+    until(lambda: not alive(), 20, "the child is gone")
 
 
 @pytest.mark.parametrize("damaged", [False, True])
