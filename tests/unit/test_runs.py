@@ -116,21 +116,25 @@ def test_a_stopped_job_names_its_image_and_the_way_back(
     assert runs.all_runs()[0].row()["image"] == image
 
 
-def test_an_end_that_its_supervisor_writes_just_now_is_awaited_and_not_that_of_an_older_job() -> None:
+def test_an_end_that_its_supervisor_writes_just_now_is_awaited_and_not_that_of_an_older_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runs, "_ENDING_S", 20.0)
     runs.write(replace(run_of(identity="older"), end=End.of_code(3)))
     new = run_of(supervisor=os.getpid(), began=2.0)
     runs.write(new)
     killed = End.of_code(-9)
-    writes = [
-        threading.Timer(at, runs.write, [replace(new, end=end)])
-        for at, end in [(0.1, killed), (0.3, replace(killed, was=runs.STOPPED, image="night"))]
-    ]
-    for each in writes:
-        each.start()
+
+    def write() -> None:
+        for end in (killed, replace(killed, was=runs.STOPPED, image="night")):
+            time.sleep(0.1)
+            runs.write(replace(new, end=end))
+
+    writing = threading.Thread(target=write)
+    writing.start()
     with pytest.raises(NoSuchJob, match="stopped into image night"):
         runs.refuse_ended("llm")
-    for each in writes:
-        each.join()
+    writing.join()
 
 
 def test_the_end_of_a_program_that_runs_is_not_awaited() -> None:
