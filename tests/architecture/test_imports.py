@@ -49,6 +49,7 @@ WIDE = {
 
 # Modules of core that open files for writing, and what they write. Images are written by gcr/image/ alone.
 WRITERS = {
+    "gcr/criu/aside.py": "memory of processes that CRIU has made",
     "gcr/criu/known.py": "that CRIU works here",
     "gcr/criu/pagemap.py": "a pagemap of CRIU's without zeros",
     "gcr/criu/saving.py": "which pid the kernel gave last",

@@ -109,7 +109,7 @@ def imaged(
 ) -> Manifest:
     with ImageWriter(store, name, threads=3) as writer:
         writer.add((mapped(data), ()) for data in memory)
-        files = add_folder(writer, folder, sizes or {})
+        files = add_folder(writer, folder, sizes or {}, {})
         plain = described(name, [len(data) for data in memory])
         return writer.commit(lambda found: replace(plain(found), cut=Cut.PROCESS, files=files))
 

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PAGE, WINDOW = 4096, 16 * 4096
-PRESENT, PARENT = 4, 1
+PRESENT, LAZY, PARENT = 4, 2, 1
 HEAD = bytes.fromhex("19435654 25400856")  # the two magic numbers of a pagemap
 HEAD_OF_MEMORY = bytes.fromhex("19435654 20284957")  # and of a file about a process's memory
+HEAD_OF_THREAD = bytes.fromhex("19435654 47380555")  # and of one about a thread
 PRIVATE, OF_A_FILE = 1 << 9 | 1, 1 << 6 | 1  # status of an area
 
 Entry = tuple[int, int, int]  # number of the first page, pages, flags
@@ -45,6 +46,14 @@ def memory(areas: Sequence[Entry]) -> bytes:
         area = b"\x08" + number(first * PAGE) + b"\x10" + number((first + count) * PAGE) + b"\x38" + number(status)
         body += b"\x72" + number(len(area)) + area
     return HEAD_OF_MEMORY + struct.pack("<I", len(body)) + body
+
+
+def core(rseq: int) -> bytes:
+    """Returns a file about a thread that has its rseq at this address."""
+    noted = b"\x08" + number(rseq) + b"\x10" + number(32)
+    thread = b"\x7a" + number(len(noted)) + noted
+    body = b"\x2a" + number(len(thread)) + thread
+    return HEAD_OF_THREAD + struct.pack("<I", len(body)) + body
 
 
 def entries_of(data: bytes) -> Iterator[Entry]:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gcr.criu import zeropages
+from gcr.criu import aside, zeropages
 from gcr.criu.pagemap import PAGE
 from gcr.image.read.folder import bring_file, bring_folder
 from gcr.image.read.reader import ImageReader
@@ -20,3 +20,4 @@ def bring(reader: ImageReader, folder: Path) -> None:
     bring_folder(reader, folder, pages - spare.keys())
     for name, each in spare.items():
         each.leave_out(bring_file(reader, name, folder, each.spans, PAGE))
+    aside.put_aside(folder)

@@ -1,7 +1,7 @@
 """Messages of CRIU's RPC that gcr uses, and of files of its, with CRIU's own names and numbers of fields.
 
-Source: images/rpc.proto, stats.proto, pagemap.proto, mm.proto and vma.proto of CRIU 4.2. Either side leaves alone a
-field that is not listed here.
+Source: images/rpc.proto, stats.proto, pagemap.proto, mm.proto, vma.proto, core.proto and rseq.proto of CRIU 4.2.
+Either side leaves alone a field that is not listed here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,6 +66,7 @@ _MESSAGES: Mapping[str, Sequence[Field]] = {
         Field("ghost_limit", 35, _UINT32),
         Field("external", 37, _STRING, _REPEATED),
         Field("timeout", 45, _UINT32),
+        Field("config_file", 51, _STRING),
         Field("tcp_close", 52, _BOOL),
         Field("network_lock", 64, _INT32),
     ],
@@ -120,9 +121,16 @@ _MESSAGES: Mapping[str, Sequence[Field]] = {
     "vma_entry": [
         Field("start", 1, _UINT64, _REQUIRED),
         Field("end", 2, _UINT64, _REQUIRED),
+        Field("flags", 6, _UINT32),
         Field("status", 7, _UINT32, _REQUIRED),
     ],
     "mm_entry": [Field("vmas", 14, _MESSAGE, _REPEATED, "vma_entry")],
+    "rseq_entry": [
+        Field("rseq_abi_pointer", 1, _UINT64, _REQUIRED),
+        Field("rseq_abi_size", 2, _UINT32, _REQUIRED),
+    ],
+    "thread_core_entry": [Field("rseq_entry", 15, _MESSAGE, message="rseq_entry")],
+    "core_entry": [Field("thread_core", 5, _MESSAGE, message="thread_core_entry")],
     "stats_entry": [
         Field("dump", 1, _MESSAGE, message="dump_stats_entry"),
         Field("restore", 2, _MESSAGE, message="restore_stats_entry"),
@@ -163,6 +171,11 @@ def pagemap_entry(payload: bytes) -> Any:
 def mm_entry(payload: bytes) -> Any:
     """Returns the entry of a file about a process's memory. Raises LibraryMissing, ValueError for other bytes."""
     return _parsed("mm_entry", payload, "an entry of a process's memory")
+
+
+def core_entry(payload: bytes) -> Any:
+    """Returns the entry of a file about a thread. Raises LibraryMissing, ValueError for other bytes."""
+    return _parsed("core_entry", payload, "an entry of a thread")
 
 
 def _parsed(name: str, payload: bytes, text: str) -> Any:

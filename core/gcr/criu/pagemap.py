@@ -12,12 +12,13 @@ from typing import Any
 from msgspec import Struct
 
 from gcr.criu import messages
+from gcr.imageerrors import NotDumped
 from gcr.listing import listed
 
 PAGE = 4096
 _MAGIC, _COMMON_MAGIC = 0x56084025, 0x54564319
 _HEADER, _LENGTH = struct.Struct("<II"), struct.Struct("<I")
-_PRESENT = 4  # flag of an entry: its pages are in the file
+_LAZY, _PRESENT = 2, 4  # flags of an entry: it may come later; its pages are in the file
 
 
 class Pagemap(Struct, frozen=True):
@@ -42,6 +43,18 @@ class Pagemap(Struct, frozen=True):
 
 def is_present(entry: Any) -> bool:
     return bool(entry.flags & _PRESENT)
+
+
+def is_left(entry: Any) -> bool:
+    """Returns whether CRIU left the pages in the process."""
+    return bool(entry.flags & _LAZY) and not is_present(entry)
+
+
+def as_written(entry: Any) -> Any:
+    """Returns the entry as CRIU writes it where it leaves no pages in the process."""
+    if is_left(entry):
+        entry.flags |= _PRESENT
+    return entry
 
 
 def size_of(entry: Any) -> int:
@@ -75,6 +88,20 @@ def pagemaps(folder: Path, bytes_of: Callable[[str], int] | None = None) -> Iter
                     yield found
             except (OSError, ValueError, struct.error):
                 continue
+
+
+def all_pagemaps(folder: Path) -> Iterator[Pagemap]:
+    """Yields all pagemaps of a dump. Raises NotDumped for one that cannot be read, or is of another number of bytes."""
+    for path in listed(folder, ".img"):
+        if path.name.startswith("pagemap-"):
+            try:
+                found = _read(path)
+                there = (folder / found.pages).stat().st_size
+            except (OSError, ValueError, struct.error) as error:
+                raise NotDumped(f"CRIU wrote a {path.name} that cannot be read: {error}") from error
+            if there != sum(size for _, size in found.runs):
+                raise NotDumped(f"CRIU wrote {there} bytes of {found.pages}, and not those of {path.name}")
+            yield found
 
 
 def _read(path: Path) -> Pagemap:

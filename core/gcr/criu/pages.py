@@ -19,11 +19,11 @@ def chunk_sizes(folder: Path, most: int) -> Mapping[str, Sequence[int]]:
 
     Leaves out a file whose pagemap cannot be read or describes another number of bytes; it is cut at regular sizes.
     """
-    return {each.pages: [*_cut(each.runs, most)] for each in pagemaps(folder)}
+    return {each.pages: [*cut(each.runs, most)] for each in pagemaps(folder)}
 
 
-def _cut(runs: Sequence[Span], most: int) -> Iterator[int]:
-    """Yields the bytes of each window of `most` addresses, in the order of the file."""
+def cut(runs: Sequence[Span], most: int) -> Iterator[int]:
+    """Yields the bytes of the chunk of each window of `most` addresses, in the order of the file."""
     return (sum(size for _, size in parts) for parts in windows_of(runs, most))
 
 

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
 
     shell_job: the tree has a terminal, or a session that it does not lead · tcp_established: connections are saved;
     tcp_close: they are closed instead · external: files that the restore is `given`, by CRIU's keys ·
-    plugins: those that CRIU loads
+    plugins: those that CRIU loads · leaves_pages: a dump leaves private memory in the processes (leftpages.py)
     """
 
     shell_job: bool = False
@@ -62,6 +63,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
     file_locks: bool = False
     external: tuple[str, ...] = ()
     plugins: tuple[Path, ...] = ()
+    leaves_pages: bool = False
 
 
 def dump(
@@ -79,8 +81,13 @@ def dump(
         if name == _STOPPED:
             consent(criu.ended)
 
-    with _opened(folder) as there, conversation(program, plugins=wishes.plugins) as criu:
-        response = _asked(criu, RequestType.DUMP, there, timeout, stage, pid=root, **_chosen(wishes))
+    with (
+        _opened(folder) as there,
+        _leaving(wishes.leaves_pages) as left,
+        conversation(program, given=left.given, plugins=wishes.plugins) as criu,
+    ):
+        options = {**_chosen(wishes), **left.options}
+        response = _asked(criu, RequestType.DUMP, there, timeout, stage, pid=root, **options)
     if not response.success:
         raise NotDumped(f"CRIU did not save process {root}: {_words(response, folder / LOG[RequestType.DUMP])}")
     return statistics.of_dump(folder)
@@ -241,6 +248,30 @@ def _opened(folder: Path) -> Iterator[int]:
         yield there
     finally:
         os.close(there)
+
+
+class _Leaving(Struct, frozen=True):
+    """Options with which CRIU leaves pages, and descriptors that it needs for that."""
+
+    given: Sequence[int] = ()
+    options: Mapping[str, Any] = {}
+
+
+@contextmanager
+def _leaving(wanted: bool) -> Iterator[_Leaving]:
+    """Yields what has CRIU leave pages in the processes, if that is wanted.
+
+    Behind our consent CRIU would serve the pages by a socket. The other end of this one is closed: no page is wanted.
+    CRIU takes a socket for that by a file of its options alone.
+    """
+    if not wanted:
+        yield _Leaving()
+        return
+    ours, its = socket.socketpair()
+    ours.close()
+    with its, os.fdopen(os.memfd_create("gcr-criu"), "wb", buffering=0) as file:
+        file.write(f"lazy-pages\nps-socket {its.fileno()}\n".encode())
+        yield _Leaving([its.fileno(), file.fileno()], {"config_file": f"/proc/self/fd/{file.fileno()}"})
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import MsgspecError, Struct
 from msgspec.json import decode, encode
+from msgspec.structs import replace
 
 from gcr.criu import files, saving
 from gcr.criu.files import FileSeen
@@ -36,12 +37,14 @@ class Wanted(Struct, frozen=True):
     """A tree to be saved.
 
     devices: paths that begin so are devices, and may change · allow: options of CRIU's · plugins: of CRIU's
+    leaves_pages: private memory stays in the processes (leftpages.py)
     """
 
     root: int
     devices: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     plugins: tuple[Path, ...] = ()
+    leaves_pages: bool = False
 
 
 class SavedTree(Struct, frozen=True, kw_only=True):
@@ -83,7 +86,8 @@ def save(
         log.info("process %d: CRIU took %.3f s, and the note of its files %.3f s", wanted.root, *took)
         consent(ended)
 
-    return saving.dump(program, wanted.root, folder, _wishes(joins, wanted.allow, wanted.plugins), timeout, noted)
+    wishes = replace(_wishes(joins, wanted.allow, wanted.plugins), leaves_pages=wanted.leaves_pages)
+    return saving.dump(program, wanted.root, folder, wishes, timeout, noted)
 
 
 def saved_in(folder: Path) -> SavedTree:

@@ -100,7 +100,7 @@ class CriuService(Struct):
             raise UsageError("a CRIU helper looks at one tree, and saves it then")
         criu, folder = program.find(), Path(asked.folder)
         plugins = tuple(plugins_of(looked.backend, looked.simulated))
-        wanted = Wanted(looked.root, _devices(looked), looked.allow, plugins)
+        wanted = Wanted(looked.root, _devices(looked), looked.allow, plugins, asked.leave)
         reach("criu.dump")
         self._saving = Saving(lambda consent: tree.save(criu, wanted, folder, asked.timeout, consent))
         self._saving.begin()

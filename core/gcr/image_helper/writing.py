@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gcr import config
 from gcr.criu import messages
+from gcr.criu.leftpages import left_pages
 from gcr.criu.pages import chunk_sizes
 from gcr.errors import GcrError, LibraryMissing, UsageError
 from gcr.faults import reach
@@ -192,7 +193,8 @@ class Writing(Struct):
             raise UsageError("there is no image that waits for its processes")
         self._held = None
         with self._lock, self._kept_locked(), telling(request, lambda: writer.counts.total, 0):
-            files = add_folder(writer, folder, chunk_sizes(folder, writer.chunk_bytes))
+            with left_pages(folder, writer.chunk_bytes, asked.left) as left:
+                files = add_folder(writer, folder, chunk_sizes(folder, writer.chunk_bytes), left)
             return self._published(replace(held, asked=asked.facts), files, began)
 
     def _published(self, held: Unpublished, files: Sequence[ImagedFile], began: float) -> ops.Written:

@@ -99,9 +99,12 @@ class ImagePeer(Struct):
         """
         return self._asked(ops.WriteHeld(facts, ahead), timeout, patience)
 
-    def add_folder(self, folder: str, facts: ops.Write, timeout: float, patience: Patience) -> ops.Written:
-        """Adds the files of processes to an image that was held, and makes it durable. Raises as `write`."""
-        return self._asked(ops.AddFolder(folder, facts), timeout, patience)
+    def add_folder(self, folder: str, facts: ops.Write, left: bool, timeout: float, patience: Patience) -> ops.Written:
+        """Adds the files of processes to an image that was held, and makes it durable. Raises as `write`, NotDumped.
+
+        left: private memory is in the processes still
+        """
+        return self._asked(ops.AddFolder(folder, facts, left), timeout, patience)
 
     def manifest(self, store: StorePlace, name: str, timeout: float, patience: Patience) -> Manifest:
         """Reads a manifest. Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""

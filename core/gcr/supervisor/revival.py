@@ -15,7 +15,7 @@ from threading import Thread
 
 from msgspec import Struct
 
-from gcr.criu import tree
+from gcr.criu import aside, tree
 from gcr.criu.tree import SavedTree
 from gcr.errors import GcrError
 from gcr.job.decisions import KeptImage, text_of
@@ -92,6 +92,7 @@ class Revival(Struct, frozen=True):
         streams, limit = tree.streams_of(self.saved, log), RESTORE_S + size / RESTORE_BYTES_PER_S
 
         def taken_in() -> None:
+            aside.fill(self.folder)
             record = self.stopped.as_restored(self.image)
             tell(Revived(self.stopped.root, text_of(record).decode()))
 

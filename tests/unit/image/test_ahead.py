@@ -40,7 +40,7 @@ def begun(store: Store, name: str = "warm") -> Iterator[ImageWriter]:
 
 
 def finish(writer: ImageWriter, folder: Path) -> None:
-    files = add_folder(writer, folder, {})
+    files = add_folder(writer, folder, {}, {})
     plain = described(writer.name, [len(data) for data in MEMORY])
     writer.commit(lambda found: replace(plain(found), cut=Cut.PROCESS, files=files))
 

@@ -55,6 +55,7 @@ from gcr.job.stopped import StoppedJob
 from gcr.parked import Place
 from gcr.peers.criu import CriuPeer
 from gcr.processes import identify
+from gcr.processmemory import overrules_protection
 from gcr.protocol.operations.criu import Look, Seen
 from gcr.runtime import socket_path
 from gcr.trees import end_all, tree_of
@@ -179,7 +180,7 @@ class Whole(Struct):
         dump = partial(self._dump, imaging, folder, self._absence)
         side_by_side([dump, partial(hold, job, course, imaging, targets)])
         with failing(imaging):
-            imaging.publish(folder, course)
+            imaging.publish(folder, course, left=overrules_protection())
         self.helper.check()  # else they ran on meanwhile, and would be ended somewhere behind their image
         course.mark("published")
         course.hold(Barrier.DURABLE)
@@ -196,7 +197,7 @@ class Whole(Struct):
             if KEEPS_CONNECTIONS in self.allow:
                 locked.note(absence.token, self.seen.pids)
             self.course.tell("dumping")
-            self.helper.dump(folder, _dump_s(self.seen.pids))
+            self.helper.dump(folder, _dump_s(self.seen.pids), leave=overrules_protection())
             self.course.mark("dumped")
         except BaseException:
             if "held" not in self.course.marks:

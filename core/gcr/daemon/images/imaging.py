@@ -189,10 +189,13 @@ class Imaging(Struct, eq=False):
         if self.holding and not self.holding.done():
             quietly("give the image up", lambda: self.ready().kill())
 
-    def publish(self, folder: Path, course: Course) -> None:
-        """Adds the files of the processes, and makes the image durable. Raises as `write_held`."""
+    def publish(self, folder: Path, course: Course, left: bool = False) -> None:
+        """Adds the files of the processes, and makes the image durable. Raises as `write_held`, NotDumped.
+
+        left: private memory is in the processes still
+        """
         assert self.facts
-        self._is_durable(self.ready().add_folder(str(folder), self.facts, NO_TIMEOUT, _watched(self, course)))
+        self._is_durable(self.ready().add_folder(str(folder), self.facts, left, NO_TIMEOUT, _watched(self, course)))
 
     def write_streamed(self, targets: Sequence[Target], course: Course, patience: Patience) -> None:
         """Finishes an image that came through a ring: it is durable when this returns.

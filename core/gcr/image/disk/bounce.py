@@ -8,11 +8,14 @@ faster. docs/benchmarks-history.md has the gain of each.
 
 import ctypes
 import mmap
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import accumulate, pairwise
 from queue import LifoQueue
 from threading import local
+from weakref import finalize
 
 from gcr.memory.addresses import HUGE_PAGE, round_up
 
@@ -28,6 +31,34 @@ class Bounce(local):
         if size > len(self._buffer):
             self._buffer = huge_buffer(size)
         return self._buffer[:size]
+
+
+class Recycled:
+    """Buffers that are used again once no memoryview of them is left: new memory costs as much as a copy.
+
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._free = defaultdict[int, deque[memoryview]](deque)  # by their size
+
+    def buffer(self, size: int) -> memoryview:
+        """Returns `size` bytes, whatever they are. Raises OSError."""
+        whole = 1 << (size - 1).bit_length()  # so there are few sizes
+        free = self._free[whole]
+        try:
+            memory = free.pop()
+        except IndexError:
+            memory = memoryview(mmap.mmap(-1, whole, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        lent = _lent(whole).from_buffer(memory)
+        finalize(lent, free.append, memory).atexit = False
+        return memoryview(lent).cast("B")[:size]
+
+
+@cache
+def _lent(size: int) -> "type[ctypes.Array[ctypes.c_ubyte]]":
+    """Returns an array type of which objects can have weak references."""
+    return type("_Lent", (ctypes.c_ubyte * size,), {})
 
 
 def huge_buffer(size: int) -> memoryview:

@@ -32,9 +32,10 @@ from gcr.image.write.brought import BroughtChunks
 from gcr.image.write.inherited import Inherited
 from gcr.image.write.placing import Counts, Placed, Placing
 from gcr.image.write.rate import Rate
-from gcr.image.write.stretches import NamedPiece, NamedStretch, Stretch, stretches
+from gcr.image.write.stretches import NamedPiece, NamedStretch, Source, Stretch, Unread, stretches, unread
 
 Addition = tuple[memoryview, Sequence[Inherited]]  # an allocation, and its chunks that are the parent's, in order
+AddedFile = tuple[ImagedFile, memoryview | Source]
 
 
 class Part(Struct, frozen=True):
@@ -164,16 +165,19 @@ class PartWriter:
         """
         self.add_files([(file, memory)])
 
-    def add_files(self, files: Iterable[tuple[ImagedFile, memoryview]]) -> None:
+    def add_files(self, files: Iterable[AddedFile]) -> None:
         """Adds the bytes of files as `add_file` does. A file is asked for once there is work for a thread."""
         self._add_all(self._stretches_of(files))
 
-    def _stretches_of(self, files: Iterable[tuple[ImagedFile, memoryview]]) -> Iterator[Stretch]:
+    def _stretches_of(self, files: Iterable[AddedFile]) -> Iterator[Stretch | Unread]:
         """Yields the chunks of files without device hashes: a next image asks only for those of device memory."""
         first = self._work.brought.count
-        for file, memory in files:
+        for file, content in files:
             sizes = (size for _, size in file.chunks(self.chunk_bytes))
-            yield from stretches(first, memory, sizes, GROUP_BYTES, hashed=False)
+            if isinstance(content, memoryview):
+                yield from stretches(first, content, sizes, GROUP_BYTES, hashed=False)
+            else:
+                yield from unread(first, content, sizes, GROUP_BYTES)
             first += file.chunk_count(self.chunk_bytes)
 
     def put(self, spans: Iterable[tuple[int, memoryview]]) -> None:
@@ -210,7 +214,7 @@ class PartWriter:
             self._refuse_failed()
             return self._work.naming.submit(self._work.placing.turn).result()
 
-    def _add_all(self, found: Iterable[Stretch]) -> None:
+    def _add_all(self, found: Iterable[Stretch | Unread]) -> None:
         self._refuse_failed()
         waiting = list[NamedPiece]()
         try:
@@ -227,8 +231,9 @@ class PartWriter:
         if self._failed:
             raise self._failed
 
-    def _named(self, group: Sequence[Stretch]) -> Sequence[NamedStretch]:
-        return [NamedStretch(each, self._names_of(each), self._digests_of(each)) for each in group]
+    def _named(self, group: Sequence[Stretch | Unread]) -> Sequence[NamedStretch]:
+        here = [each.brought() if isinstance(each, Unread) else each for each in group]
+        return [NamedStretch(each, self._names_of(each), self._digests_of(each)) for each in here]
 
     def _names_of(self, stretch: Stretch) -> bytes:
         return self.store.cipher.names_of(stretch.memory, stretch.starts, stretch.sizes)

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import Protocol
 
 from msgspec import Struct
 
 from gcr.hashing import DIGEST_BYTES
 from gcr.image.chunks.chunk import NAME_BYTES, Chunk
 from gcr.image.chunks.entry import padded
+from gcr.image.disk.bounce import Recycled
+
+_BUFFERS = Recycled()
 
 Piece = tuple[int, memoryview]  # a chunk's number in the image, and its bytes
 NamedPiece = tuple[Piece, Chunk]
@@ -31,6 +35,31 @@ class Stretch(Struct, frozen=True):
 
     def pieces(self) -> Sequence[memoryview]:
         return [self.memory[at : at + size] for at, size in zip(self.starts, self.sizes, strict=True)]
+
+
+class Source(Protocol):
+    """Bytes that are not in this process. Several threads may read at once."""
+
+    def read(self, at: int, into: memoryview) -> None:
+        """Reads the bytes from `at` on. Raises an error of gcr's."""
+        ...
+
+
+class Unread(Struct, frozen=True):
+    """A stretch of which the bytes lie in a source, from `at` on; `size`: of all. The rest is as a stretch has it."""
+
+    first: int
+    source: Source
+    at: int
+    size: int
+    sizes: Sequence[int]
+    stored: int
+
+    def brought(self) -> Stretch:
+        """Returns the stretch, in memory of its own. Raises as the source does."""
+        memory = _BUFFERS.buffer(self.size)
+        self.source.read(self.at, memory)
+        return Stretch(self.first, memory, self.sizes, self.stored, hashed=False)
 
 
 class NamedStretch(Struct, frozen=True):
@@ -59,13 +88,25 @@ def stretches(
 
     sizes: of the chunks in the memory, in bytes · hashed: as a stretch has it
     """
-    begin, end, total, some = 0, 0, 0, list[int]()
+    for number, begin, some, stored in _cut(sizes, most):
+        yield Stretch(first + number, memory[begin : begin + sum(some)], some, stored, hashed)
+
+
+def unread(first: int, source: Source, sizes: Iterable[int], most: int) -> Iterator[Unread]:
+    """Yields the chunks of a source as `stretches` does those of memory."""
+    for number, begin, some, stored in _cut(sizes, most):
+        yield Unread(first + number, source, begin, sum(some), some, stored)
+
+
+def _cut(sizes: Iterable[int], most: int) -> Iterator[tuple[int, int, Sequence[int], int]]:
+    """Yields for each stretch the number of its first chunk, its begin in bytes, its sizes, and its bytes in a pack."""
+    number, begin, total, some = 0, 0, 0, list[int]()
     for size in sizes:
         stored = padded(size)
         if some and total + stored > most:
-            yield Stretch(first, memory[begin:end], some, total, hashed)
-            first, begin, total, some = first + len(some), end, 0, []
+            yield number, begin, some, total
+            number, begin, total, some = number + len(some), begin + sum(some), 0, []
         some.append(size)
-        total, end = total + stored, end + size
+        total += stored
     if some:
-        yield Stretch(first, memory[begin:end], some, total, hashed)
+        yield number, begin, some, total

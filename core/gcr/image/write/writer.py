@@ -8,11 +8,10 @@ from gcr.hashing import HashKey
 from gcr.image.disk.failing import usable
 from gcr.image.disk.threads import groups
 from gcr.image.files import ahead
-from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Manifest
 from gcr.image.store.claim import Claim
 from gcr.image.write.newpacks import MOST
-from gcr.image.write.part import PartWriter
+from gcr.image.write.part import AddedFile, PartWriter
 from gcr.image.write.publishing import Contents, publish
 
 AHEAD_BYTES = 128 << 20  # of files; another node has the most of them before the image is there
@@ -47,7 +46,7 @@ class ImageWriter(PartWriter):
                 ahead.note(self.store.path, self.name, self._ahead, pack)
             self._sent = self.counts.written
 
-    def add_files(self, files: Iterable[tuple[ImagedFile, memoryview]]) -> None:
+    def add_files(self, files: Iterable[AddedFile]) -> None:
         """Adds as PartWriter does; large files go ahead in parts, where what came before did."""
         if self._sent is None:
             PartWriter.add_files(self, files)

@@ -153,12 +153,14 @@ class AddFolder(Operation[Written], frozen=True):
     """Publishes an image that was held.
 
     folder: the files of a process tree that CRIU saved · facts: in place of those of `WriteHeld`, which knew less
+    left: private memory is in the processes still, which CRIU holds
     """
 
     op = "add_folder"
 
     folder: str
     facts: Write
+    left: bool
 
 
 # The image that is read.
