@@ -1,4 +1,4 @@
-"""The memory of other processes, by /proc/PID/mem."""
+"""The memory of other processes: how much it is, and whether /proc/PID/mem has all of it."""
 
 import ctypes
 import mmap
@@ -26,3 +26,11 @@ def overrules_protection() -> bool:
             return len(os.pread(memory.fileno(), mmap.PAGESIZE, address)) == mmap.PAGESIZE
     except OSError:
         return False
+
+
+def resident(pid: int) -> int:
+    """Returns the bytes that a process has in memory; 0 for one that is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * mmap.PAGESIZE
+    except (OSError, IndexError):
+        return 0

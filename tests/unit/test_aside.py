@@ -24,7 +24,7 @@ from imaging import described
 from pagemaps import OF_A_FILE, PAGE, PRESENT, PRIVATE, Entry, core, entries_of, memory, pagemap
 
 from gcr.cli.bringing import bring
-from gcr.criu import aside, saving
+from gcr.criu import aside, leftpages, saving
 from gcr.criu.aside import Aside
 from gcr.criu.leftpages import left_pages
 from gcr.criu.pagemap import pagemaps
@@ -287,6 +287,18 @@ def test_a_process_that_is_gone_is_not_filled(program: Callable[[bool], Program]
     with pytest.raises(NotRestored, match="could not be filled"):
         saving.restore(CRIU, [running.root], dump, Wishes(), SECONDS, killed_before)
     assert not Path(f"/proc/{running.root}").exists()
+
+
+def test_criu_is_told_to_leave_pages_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert leftpages.may_be_left([os.getpid()])
+    monkeypatch.setattr(leftpages, "_descriptors", lambda: 4096)
+    for size, fits in ((1 << 30, True), (1 << 31, False)):
+        monkeypatch.setattr(leftpages, "resident", lambda _pid, size=size: size)
+        assert leftpages.may_be_left([7]) == fits
+        assert not leftpages.may_be_left([7, 8, 9])
+    monkeypatch.setattr(leftpages, "overrules_protection", lambda: False)
+    monkeypatch.setattr(leftpages, "resident", lambda _pid: 0)
+    assert not leftpages.may_be_left([7])
 
 
 def test_where_the_kernel_forbids_it_criu_restores_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from gcr.engine.node import Course
 from gcr.engine.transaction import Transaction
 from gcr.errors import PeerGone
 from gcr.imageerrors import ImageFailed, NotDumped
-from gcr.processmemory import overrules_protection
 from gcr.testing.machine import PATIENCE
 
 
@@ -96,10 +95,9 @@ class Dumper(Helper):
         self.may_end.set()
         self._image, self._error = image, error
 
-    def dump(self, _folder: object, _seconds: float, leave: bool) -> None:
+    def dump(self, _folder: object, _seconds: float) -> None:
         if self._error:
             raise self._error
-        self.leaves = leave
         self._image.happened.append("dumped")
 
     def check(self) -> None:
@@ -123,10 +121,9 @@ def test_criu_saves_the_processes_while_device_memory_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = Image(0.3)
-    dumper = Dumper(image)
-    saved(image, dumper, tmp_path, monkeypatch)
+    saved(image, Dumper(image), tmp_path, monkeypatch)
     assert image.happened == ["lent", "dumped", "held", "published", "checked"]
-    assert dumper.leaves == image.left == overrules_protection()
+    assert image.left
 
 
 def test_where_criu_fails_nothing_waits_for_device_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ Source: criu/mem.c, page-xfer.c and cr-dump.c of CRIU 4.2.
 """
 
 import os
+import resource
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from operator import itemgetter
@@ -21,8 +22,12 @@ from msgspec import Struct
 from gcr.criu.pagemap import Pagemap, all_pagemaps, as_written, is_left, is_present, size_of
 from gcr.criu.pages import cut
 from gcr.imageerrors import NotDumped
+from gcr.processmemory import overrules_protection, resident
 
 _OF_PROCESS = "pagemap-"
+_PIPE_BYTES = 1 << 20  # of a pipe at least; with CAP_SYS_RESOURCE CRIU makes larger ones
+_OTHERS = 1000  # descriptors that CRIU has besides
+_CAP_SYS_RESOURCE = 24
 
 
 class Part(Struct, frozen=True):
@@ -128,3 +133,21 @@ def _opened(folder: Path, pagemap: Pagemap, most: int, stack: ExitStack) -> Left
     parts = [part for _, part in found]
     sizes = [*cut([(address, part.size) for address, part in found], most)]
     return LeftPages(pid, sizes, parts, [*accumulate(part.size for part in parts)])
+
+
+def may_be_left(pids: Iterable[int]) -> bool:
+    """Tells whether CRIU may leave the memory of processes: gcr may read all of it, and CRIU have all pipes for it.
+
+    CRIU puts the pages of all processes into pipes even so, without a copy, and keeps these until the end.
+    """
+    pipes = sum(map(resident, pids)) // _PIPE_BYTES
+    return overrules_protection() and 2 * pipes + _OTHERS <= _descriptors()
+
+
+def _descriptors() -> int:
+    """Returns how many descriptors CRIU may have: it raises its limit, where it may."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    rights = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    if rights >> _CAP_SYS_RESOURCE & 1:
+        return int(Path("/proc/sys/fs/nr_open").read_text())
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]

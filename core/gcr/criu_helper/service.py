@@ -9,12 +9,14 @@ from threading import Event, Thread
 from msgspec import Struct, field
 
 from gcr.criu import known, program, tree
+from gcr.criu.leftpages import may_be_left
 from gcr.criu.plugins import files_saved, plugins_of
 from gcr.criu.preflight.obstacle import Obstacle, Options, device_files
 from gcr.criu.preflight.sockets import saves_ip_sockets
 from gcr.criu.tree import Wanted
 from gcr.errors import CriuUnusable, UsageError
 from gcr.faults import reach
+from gcr.processes import descendants
 from gcr.protocol.operations import criu as ops
 from gcr.protocol.operations.operation import Answer, Dispatcher
 
@@ -100,7 +102,8 @@ class CriuService(Struct):
             raise UsageError("a CRIU helper looks at one tree, and saves it then")
         criu, folder = program.find(), Path(asked.folder)
         plugins = tuple(plugins_of(looked.backend, looked.simulated))
-        wanted = Wanted(looked.root, _devices(looked), looked.allow, plugins, asked.leave)
+        left = may_be_left([looked.root, *descendants(looked.root)])
+        wanted = Wanted(looked.root, _devices(looked), looked.allow, plugins, left)
         reach("criu.dump")
         self._saving = Saving(lambda consent: tree.save(criu, wanted, folder, asked.timeout, consent))
         self._saving.begin()

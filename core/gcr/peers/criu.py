@@ -25,12 +25,9 @@ class CriuPeer(Struct):
         """Returns the tree, and what is in the way of a dump. Raises CriuUnusable."""
         return ask(self.channel, asked, timeout=LOOK_S)[0]
 
-    def dump(self, folder: Path, timeout: float, leave: bool) -> None:
-        """Writes the tree that was looked at to the folder. It stands still then. Raises NotDumped, CriuUnusable.
-
-        leave: private memory stays in the processes
-        """
-        ask(self.channel, ops.Dump(str(folder), timeout, leave), timeout=timeout + CALL_TIMEOUT)
+    def dump(self, folder: Path, timeout: float) -> None:
+        """Writes the tree that was looked at to the folder. It stands still then. Raises NotDumped, CriuUnusable."""
+        ask(self.channel, ops.Dump(str(folder), timeout), timeout=timeout + CALL_TIMEOUT)
 
     def check(self) -> None:
         """Returns if the tree has stood still since. Raises CriuUnusable where CRIU has ended, and it runs on."""

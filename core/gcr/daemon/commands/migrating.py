@@ -48,6 +48,7 @@ from gcr.job.migrations import Migration, Migrations, Stage
 from gcr.job.mover import Mover
 from gcr.job.states import State
 from gcr.migrationerrors import CannotMigrate
+from gcr.processmemory import resident
 from gcr.protocol.channel import Channel
 from gcr.rendezvous.launch import daemon_environment
 
@@ -139,7 +140,7 @@ def _described(node: Coordinator, step: Describe, request: MigrateRequest, asked
         if process.device:
             by_device[process.device] = by_device.get(process.device, 0) + process.bytes
     world = Drivers(job.world.backend, job.world.simulated, dict(job.world.environment))
-    host = sum(map(whole.resident, pids))
+    host = sum(map(resident, pids))
     return JobFacts(state=job.state, world=world, pids=pids, devices=by_device, host_bytes=host)
 
 

@@ -29,6 +29,7 @@ from gcr.job.runs import identifier
 from gcr.job.states import State, Strategy
 from gcr.memory.hostmemory import available_host_bytes
 from gcr.parked import IMAGE, Place, private_place
+from gcr.processmemory import resident
 
 log = logging.getLogger("gcr.daemon")
 
@@ -83,7 +84,7 @@ def _goes_this_way(node: Coordinator, job: Job, course: Course, request: Checkpo
 
 def _needed(job: Job) -> int:
     """Returns the bytes of the image: of the processes, and of all that they have on devices."""
-    return sum(whole.resident(each.identity.pid) + _on_devices(each) for each in job.begun)
+    return sum(resident(each.identity.pid) + _on_devices(each) for each in job.begun)
 
 
 def _on_devices(process: Process) -> int:

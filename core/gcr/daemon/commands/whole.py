@@ -55,7 +55,7 @@ from gcr.job.stopped import StoppedJob
 from gcr.parked import Place
 from gcr.peers.criu import CriuPeer
 from gcr.processes import identify
-from gcr.processmemory import overrules_protection
+from gcr.processmemory import resident
 from gcr.protocol.operations.criu import Look, Seen
 from gcr.runtime import socket_path
 from gcr.trees import end_all, tree_of
@@ -180,7 +180,7 @@ class Whole(Struct):
         dump = partial(self._dump, imaging, folder, self._absence)
         side_by_side([dump, partial(hold, job, course, imaging, targets)])
         with failing(imaging):
-            imaging.publish(folder, course, left=overrules_protection())
+            imaging.publish(folder, course, left=True)
         self.helper.check()  # else they ran on meanwhile, and would be ended somewhere behind their image
         course.mark("published")
         course.hold(Barrier.DURABLE)
@@ -197,7 +197,7 @@ class Whole(Struct):
             if KEEPS_CONNECTIONS in self.allow:
                 locked.note(absence.token, self.seen.pids)
             self.course.tell("dumping")
-            self.helper.dump(folder, _dump_s(self.seen.pids), leave=overrules_protection())
+            self.helper.dump(folder, _dump_s(self.seen.pids))
             self.course.mark("dumped")
         except BaseException:
             if "held" not in self.course.marks:
@@ -328,11 +328,3 @@ def _refuse_others(job: Job, seen: Seen) -> None:
 
 def _dump_s(pids: Sequence[int]) -> float:
     return DUMP_S + sum(map(resident, pids)) / DUMP_BYTES_PER_S
-
-
-def resident(pid: int) -> int:
-    """Returns the bytes that a process has in memory; 0 for one that is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-    except (OSError, IndexError):
-        return 0

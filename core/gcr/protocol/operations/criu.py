@@ -39,14 +39,13 @@ class Look(Operation[Seen], frozen=True):
 class Dump(Operation[Nothing], frozen=True):
     """The tree that was looked at goes into the folder. It stands still when the answer comes.
 
-    leave: private memory stays in the processes
+    Private memory may stay in the processes.
     """
 
     op = "dump"
 
     folder: str
     timeout: float
-    leave: bool
 
 
 class Check(Operation[Nothing], frozen=True):
