@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -77,8 +78,10 @@ def test_a_job_of_another_node_goes_and_comes_back(nodes: RayNodes) -> None:
 
 
 def _restored(nodes: RayNodes) -> dict[str, object] | None:
-    *_, last = nodes.carried("two", "restore", {"target": "llm"}) or [{}]
-    return last if last.get("kind") == "answer" else None
+    with suppress(AssertionError):  # there is no actor yet
+        *_, last = nodes.carried("two", "restore", {"target": "llm"}) or [{}]
+        return last if last.get("kind") == "answer" else None
+    return None
 
 
 def test_a_request_that_is_withdrawn_is_taken_back(nodes: RayNodes) -> None:
