@@ -50,10 +50,6 @@ class LeftPages(Struct, frozen=True):
     parts: Sequence[Part]
     ends: Sequence[int]
 
-    @property
-    def bytes(self) -> int:
-        return self.ends[-1] if self.ends else 0
-
     def read(self, at: int, into: memoryview) -> None:
         """Reads the bytes from `at` on. Raises NotDumped where a process has ended, or may not be read."""
         number = bisect_right(self.ends, at)
