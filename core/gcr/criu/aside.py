@@ -18,7 +18,6 @@ import mmap
 import os
 import signal
 import struct
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,7 +29,7 @@ from msgspec.json import decode, encode
 from gcr.criu import messages
 from gcr.criu.contents import in_threads
 from gcr.criu.pagemap import PAGE, Pagemap, is_present, pagemaps, part_of, payloads_of, size_of
-from gcr.criu.spans import Span, common, joined, less, several
+from gcr.criu.spans import Span, common, joined, less, meeting, several
 from gcr.imageerrors import NotRestored
 from gcr.listing import listed
 from gcr.processmemory import overrules_protection
@@ -115,7 +114,6 @@ def _split(folder: Path, pagemap: Pagemap, spans: Sequence[Span]) -> Aside:
     """Has the file of pages aside, and makes another one of what is in no span."""
     whole = folder / pagemap.pages.replace("pages-", "aside-")
     (folder / pagemap.pages).rename(whole)
-    begins, ends = [begin for begin, _ in spans], [end for _, end in spans]
     runs, entries, at = list[Run](), list[Any](), 0
     with whole.open("rb", buffering=0) as old, (folder / pagemap.pages).open("xb", buffering=0) as new:
         for entry in pagemap.entries:
@@ -123,7 +121,7 @@ def _split(folder: Path, pagemap: Pagemap, spans: Sequence[Span]) -> Aside:
                 entries.append(entry)
                 continue
             begin, end = entry.vaddr, entry.vaddr + size_of(entry)
-            some = spans[bisect_right(ends, begin) : bisect_left(begins, end)]
+            some = meeting(spans, begin, end)
             runs += [Run(first, last - first, at + first - begin) for first, last in common([(begin, end)], some)]
             for first, last in less([(begin, end)], some):
                 entries.append(part_of(entry, first - begin, last - first))

@@ -1,9 +1,17 @@
 """Sets of addresses, as spans in order that do not overlap."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 
 Span = tuple[int, int]
 """Begin and end."""
+
+
+def meeting(spans: Sequence[Span], begin: int, end: int) -> Sequence[Span]:
+    """Returns those of the spans that have something between `begin` and `end`."""
+    first = bisect_right(spans, begin, key=itemgetter(1))
+    return spans[first : bisect_left(spans, end, key=itemgetter(0))]
 
 
 def less(spans: Iterable[Span], others: Sequence[Span]) -> Iterator[Span]:

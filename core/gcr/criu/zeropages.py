@@ -7,7 +7,7 @@ Source: images/mm.proto, vma.proto and criu/include/image.h of CRIU 4.2.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,11 @@ from msgspec import Struct
 
 from gcr.criu import messages
 from gcr.criu.pagemap import Pagemap, is_present, pagemaps, part_of, payloads_of, size_of
+from gcr.criu.spans import Span, common, joined, less, meeting
 
 _MM_MAGIC = 0x57492820
 _ANON_PRIVATE = 1 << 9  # in the status of an area
 _KINDS = "pagemap-"
-
-Span = tuple[int, int]
-"""Begin and end, in bytes."""
 
 
 class Spare(Struct, frozen=True):
@@ -44,7 +42,7 @@ def spare(folder: Path, bytes_of: Callable[[str], int]) -> Mapping[str, Spare]:
     found = {}
     for each in pagemaps(folder, bytes_of):
         areas = _private_areas(folder, each.path.stem.removeprefix(_KINDS))
-        found[each.pages] = Spare(each, [*_joined(_in_file(each.runs, areas))])
+        found[each.pages] = Spare(each, [*joined(_in_file(each.runs, areas))])
     return found
 
 
@@ -62,47 +60,21 @@ def _private_areas(folder: Path, process: str) -> Sequence[Span]:
 
 def _in_file(runs: Sequence[Span], areas: Sequence[Span]) -> Iterator[Span]:
     """Yields the spans of a file of pages that lie in areas. `runs`: address and bytes; both in order of addresses."""
-    at, number = 0, 0
+    at = 0
     for address, size in runs:
-        while number < len(areas) and areas[number][1] <= address:
-            number += 1
-        for begin, end in areas[number:]:
-            if begin >= address + size:
-                break
-            yield at + max(begin, address) - address, at + min(end, address + size) - address
+        end = address + size
+        for first, last in common([(address, end)], meeting(areas, address, end)):
+            yield at + first - address, at + last - address
         at += size
-
-
-def _joined(spans: Iterable[Span]) -> Iterator[Span]:
-    """Yields the spans, those that touch as one."""
-    last: Span | None = None
-    for begin, end in spans:
-        if last and last[1] == begin:
-            last = last[0], end
-            continue
-        if last:
-            yield last
-        last = begin, end
-    if last:
-        yield last
 
 
 def _without(entries: Sequence[Any], left: Sequence[Span]) -> Iterator[Any]:
     """Yields the entries of what remains of the file of pages."""
-    at, number = 0, 0
+    at = 0
     for entry in entries:
         if not is_present(entry):
             yield entry
             continue
-        first, begin, end = at, at, at + size_of(entry)
-        at = end
-        while number < len(left) and left[number][1] <= begin:
-            number += 1
-        for gone, after in left[number:]:
-            if gone >= end:
-                break
-            if gone > begin:
-                yield part_of(entry, begin - first, gone - begin)
-            begin = min(end, after)
-        if begin < end:
-            yield part_of(entry, begin - first, end - begin)
+        begin, at = at, at + size_of(entry)
+        for first, last in less([(begin, at)], meeting(left, begin, at)):
+            yield part_of(entry, first - begin, last - first)
