@@ -148,7 +148,7 @@ class Fleet(Struct):
         return CriuPeer(channel, process.pid)
 
     def vacate(self, ids: Collection[int], works: Callable[[World], bool]) -> None:
-        """Ends idle helpers one of whose threads has one of the ids, for processes that come back under these.
+        """Ends each idle helper that has one of the ids, or a thread with one: processes come back under these ids.
 
         Another helper is started when it is asked for. A worker has memory, and stays.
         works: whether a command may be using the control helper of a world

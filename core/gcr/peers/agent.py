@@ -202,7 +202,7 @@ class AgentPeer(Struct):
 
 
 def _typed(pid: int, kind: FrameType, refusal: AgentError) -> GcrError:
-    """Turns the agent's error into an error of gcr's. Each leaves the target as it was before the request."""
+    """Returns the GcrError for an agent's error. After each the target is as it was before the request."""
     text = f"process {pid}, {kind.name.lower()}: {refusal.message}"
     match refusal.agent_code:
         case ErrorCode.STUCK:

@@ -141,7 +141,7 @@ class Channel:
 
     @property
     def awaits(self) -> bool:
-        """Returns whether a call of ours waits for its answer."""
+        """Returns whether this process has made a call that has no answer yet."""
         return self._pending.begun
 
     def start(self) -> "Channel":

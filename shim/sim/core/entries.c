@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Physical allocations of the machine: files whose open file descriptions say which processes still hold them.
+// Physical allocations of the machine. Each is a file. Its open file descriptions tell which processes hold it.
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

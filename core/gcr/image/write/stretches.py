@@ -41,7 +41,7 @@ class Source(Protocol):
     """Bytes that are not in this process. Several threads may read at once."""
 
     def read(self, at: int, into: memoryview) -> None:
-        """Reads the bytes from `at` on. Raises an error of gcr's."""
+        """Reads the bytes from `at` on. Raises GcrError."""
         ...
 
 
