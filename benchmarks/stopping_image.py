@@ -32,6 +32,7 @@ sys.path.insert(0, str(HERE.parents[1] / "tests" / "unit"))
 
 from imaging import described, table  # noqa: E402
 
+from gcr.engine.inflow import batches  # noqa: E402
 from gcr.hashing import CHUNK_BYTES, HashKey  # noqa: E402
 from gcr.image.chunks.chunk import name_of  # noqa: E402
 from gcr.image.chunks.entry import BLOCK, PLACED, padded  # noqa: E402
@@ -171,8 +172,8 @@ def filled(job: Job, store: Store, before: str) -> None:
         windows = device.lacking(reader, LINE, ids, WINDOW_BYTES)
     memory = memoryview(bytearray(WINDOW_BYTES))
     with stage("the fill reads it"):
-        for offset, size in windows:
-            reader.read(*LINE, offset, memory[:size])
+        for some in batches(windows, WINDOW_BYTES):
+            reader.read_windows(*LINE, some, memory[: sum(size for _, size in some)])
     reader.__exit__()
     with stage("the processes' command opens it"), ImageReader(store, "last", threads=4):
         pass

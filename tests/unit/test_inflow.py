@@ -4,18 +4,22 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from gcr.engine.inflow import FEWEST_SLOTS, MOST_SLOTS, Inflow, Inlet
+from gcr.engine.inflow import FEWEST_SLOTS, MOST_SLOTS, MOST_WINDOWS, Inflow, Inlet, Window, batches
 from gcr.engine.node import Course
 from gcr.errors import DeadlinePassed, Interrupted, NoRoom, RolledBack
 from gcr.imageerrors import Damaged
 from gcr.testing.machine import PATIENCE, until
 
 WINDOW = 100  # bytes
+SLOT = WINDOW + WINDOW // 2  # there is room for one
 MANY = 4000  # windows; no test waits for them all
 Step = tuple[str, int, str, int]  # what, pid, device, offset
 
@@ -41,15 +45,15 @@ class Disk:
         return self.count * WINDOW + self.lacks
 
     def windows(self, _pid: int, _device: str, most: int) -> Iterator[tuple[int, int]]:
-        assert most == 4096
+        assert most == SLOT
         return ((number * WINDOW, WINDOW) for number in range(self.count))
 
     def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
-        assert slot_bytes == 4096 and not fds
+        assert slot_bytes == SLOT and not fds
         self.steps.append(("lent", 0, device, 0))
 
-    def read(self, pid: int, device: str, window: tuple[int, int, int]) -> None:
-        slot, offset, _ = window
+    def read(self, pid: int, device: str, slot: int, windows: Sequence[Window]) -> None:
+        ((offset, _),) = windows
         with self.lock:
             assert (device, slot) not in self.busy, "another has it"
             self.busy.add((device, slot))
@@ -76,14 +80,14 @@ class Worker:
     def make(
         self, hold: str, _owner: str, slot_bytes: int, most: int, least: int, beyond: bool
     ) -> tuple[int, list[int]]:
-        assert (slot_bytes, most, least, beyond) == (4096, MOST_SLOTS, FEWEST_SLOTS, True) and not self.made
+        assert (slot_bytes, most, least, beyond) == (SLOT, MOST_SLOTS, FEWEST_SLOTS, True) and not self.made
         if not self.slots:
             raise NoRoom("none", missing=1)
         self.made.append(hold)
         return self.slots, []
 
-    def empty(self, hold: str, window: tuple[int, int, int], deadline: float) -> None:
-        slot, offset, size = window
+    def empty(self, hold: str, slot: int, windows: Sequence[Window], deadline: float) -> None:
+        ((offset, size),) = windows
         assert self.made == [hold] and size == WINDOW and 0 < deadline <= 5
         pid, there = self.disk.slots.pop((self.left or self.device, slot))
         assert (str(pid), there) == (hold, offset), "what was read is what is copied"
@@ -101,7 +105,7 @@ def inlet(pid: int, worker: Worker) -> Inlet:
 
 
 def inflow(disk: Disk, **more: Any) -> Inflow:
-    return Inflow(cast("Any", disk), Course("restore", 1, 60, **more), slot_bytes=4096, copy_s=5)
+    return Inflow(cast("Any", disk), Course("restore", 1, 60, **more), slot_bytes=SLOT, copy_s=5)
 
 
 def test_every_window_of_every_process_comes_to_its_device_once() -> None:
@@ -121,10 +125,10 @@ def test_every_window_of_every_process_comes_to_its_device_once() -> None:
 
 def test_reading_goes_on_while_a_window_is_copied() -> None:
     class Patient(Worker):
-        def empty(self, hold: str, window: tuple[int, int, int], deadline: float) -> None:
-            if window[1] == 0:
+        def empty(self, hold: str, slot: int, windows: Sequence[Window], deadline: float) -> None:
+            if windows[0][0] == 0:
                 until(lambda: len(self.disk.steps) > self.disk.count // 2, PATIENCE, "half of the others are read")
-            super().empty(hold, window, deadline)
+            super().empty(hold, slot, windows, deadline)
 
     disk = Disk(count=16)
     inflow(disk).run([inlet(7, Patient("GPU-1", disk))])
@@ -175,3 +179,15 @@ def test_it_stops_at_the_deadline_and_when_it_is_no_longer_wanted() -> None:
     with pytest.raises(DeadlinePassed):
         late.run([inlet(7, Worker("GPU-1", disk))])
     assert len(disk.steps) < 20
+
+
+@given(st.lists(st.integers(1, WINDOW), max_size=50), st.integers(WINDOW, 10 * WINDOW))
+@example([1] * (2 * MOST_WINDOWS + 1), 2 * MOST_WINDOWS)
+def test_a_slot_has_as_many_windows_as_fit_and_as_one_message_names(sizes: list[int], most: int) -> None:
+    windows = [(1000 * number, size) for number, size in enumerate(sizes)]
+    found = [*batches(windows, most)]
+    assert [window for some in found for window in some] == windows
+    all_bytes = [sum(size for _, size in some) for some in found]
+    assert all(0 < each <= most for each in all_bytes) and all(len(some) <= MOST_WINDOWS for some in found)
+    for bytes_of_all, (some, after) in zip(all_bytes, pairwise(found), strict=False):
+        assert len(some) == MOST_WINDOWS or bytes_of_all + after[0][1] > most

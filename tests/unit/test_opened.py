@@ -52,8 +52,8 @@ class Helper:
     def lend_slots(self, device: str, *_how: object) -> None:
         self.told.append(f"slots of {device}")
 
-    def read(self, pid: int, _device: str, window: tuple[int, int, int], *_how: object) -> None:
-        self.told.append(f"read {pid}" + (f" into {window[0]}" if window[0] else ""))
+    def read(self, pid: int, _device: str, slot: int, *_how: object) -> None:
+        self.told.append(f"read {pid}" + (f" into {slot}" if slot else ""))
 
     def load(self, pid: int, *_how: object) -> list[int]:
         self.told.append(f"load {pid}")
@@ -113,7 +113,7 @@ def test_a_large_image_is_read_by_two_helpers_each_for_some_of_the_slots() -> No
         assert image
         image.lend_slots("GPU-1", 1, [])
         for slot in (1, 2, 3, 4):
-            image.read(7, "GPU-1", (slot, 0, 1))
+            image.read(7, "GPU-1", slot, [(0, 1)])
         image.whole(7)
     assert first.told == [
         "manifest warm",
@@ -150,7 +150,7 @@ def test_where_no_second_helper_can_be_started_the_first_reads_all() -> None:
     with opened(("warm", STORE), [target()], start, Course("restore", 1, 60), 5.0, True) as image:
         assert image
         for slot in (1, 2):
-            image.read(7, "GPU-1", (slot, 0, 1))
+            image.read(7, "GPU-1", slot, [(0, 1)])
     assert first.told == ["manifest warm", "open", "read 7 into 1", "read 7 into 2", "close"]
 
 
@@ -194,7 +194,7 @@ def test_processes_that_a_container_brought_back_are_known_by_the_pids_of_the_im
         (table,) = image.tables(70)
         assert SealedTable.from_fd(table).pid == 70
         close_all([table])
-        image.read(70, "GPU-1", (0, 1, 2))
+        image.read(70, "GPU-1", 0, [(1, 2)])
         image.whole(70)
     assert helper.told[-3:] == ["read 7", "load 7", "close"]
     other = replace(record, image=KeptImage(STORE.path, "cold"))

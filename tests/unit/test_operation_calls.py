@@ -115,7 +115,7 @@ class Told:
         (lambda h, s, _p: h.remove(s, "warm", 1.5, 1.0), image.Remove("/s", True, "warm", 1.5), None, None),
         (lambda h, _s, p: h.write(FACTS, 1.0, p), FACTS, WRITTEN, WRITTEN),
         (lambda h, s, _p: h.sync(s, 1.0), image.Sync("/s"), None, None),
-        (lambda h, _s, p: h.read(7, "G", (1, 2, 3), 1.0, p), image.Read(7, "G", (1, 2, 3)), None, None),
+        (lambda h, _s, p: h.read(7, "G", 1, [(2, 3)], 1.0, p), image.Read(7, "G", 1, ((2, 3),)), None, None),
     ],
     ids=lambda each: getattr(each, "op", ""),
 )
@@ -172,14 +172,14 @@ def test_an_image_helper_without_an_image_gives_no_descriptors(asked: Operation[
 
 def test_progress_is_typed_and_one_of_another_shape_ends_the_call() -> None:
     patience, listener, copy = Mock(), Mock(), worker.CopyName("7.1", 9)
-    Told(progress={"bytes": 1, "total_bytes": 2, "more": 3}).helper.read(7, "G", (0, 0, 1), 1.0, patience)
+    Told(progress={"bytes": 1, "total_bytes": 2, "more": 3}).helper.read(7, "G", 0, [(0, 1)], 1.0, patience)
     patience.heard.assert_called_once_with(Done(1, 2))
     told = Told(Answer(worker.Moved(5, 1.0)), kinds=worker, progress={"bytes": 1, "link_bytes_per_s": 2.5})
     assert WorkerCopies(cast("Any", told)).refill(copy, 1.0, listener) == worker.Moved(5, 1.0)
     listener.assert_called_once_with(Done(1, None, 2.5))
     for wrong in ({"total_bytes": 1}, {"bytes": "1"}, {"bytes": 1, "total_bytes": 0.5}):
         with pytest.raises(RolledBack, match="the progress of read: "):
-            Told(progress=wrong).helper.read(7, "G", (0, 0, 1), 1.0, patience)
+            Told(progress=wrong).helper.read(7, "G", 0, [(0, 1)], 1.0, patience)
 
 
 def test_facts_of_a_driver_cross_the_socket() -> None:

@@ -125,7 +125,7 @@ SAID = [
         image.LendSlots("GPU-1", 4096, 200, 300),
         {"device": "GPU-1", "slot_bytes": 4096, "offset": 200, "total": 300},
     ),
-    (image.Read(7, "GPU-1", (0, 0, 512)), {"pid": 7, "device": "GPU-1", "window": [0, 0, 512]}),
+    (image.Read(7, "GPU-1", 0, ((0, 512),)), {"pid": 7, "device": "GPU-1", "slot": 0, "windows": [[0, 512]]}),
     (image.Load(7), {"pid": 7}),
     (image.Loaded(7, 200, 100), {"pid": 7, "offset": 200, "limit": 100}),
     (image.ReadManifest("/store", False, "warm"), {"store": "/store", "encrypted": False, "name": "warm"}),
@@ -166,8 +166,8 @@ SAID = [
         },
     ),
     (
-        ring.Fill(worker.CopyName("7.1", 9), (1, 4096, 512), 1.5),
-        {"copy": {"hold": "7.1", "transaction": 9}, "window": [1, 4096, 512], "deadline": 1.5},
+        ring.Fill(worker.CopyName("7.1", 9), 1, ((4096, 512),), 1.5),
+        {"copy": {"hold": "7.1", "transaction": 9}, "slot": 1, "windows": [[4096, 512]], "deadline": 1.5},
     ),
 ]
 
@@ -210,7 +210,7 @@ def test_a_worker_refuses_facts_of_another_shape(operation: type[Operation[Any]]
     [
         (image.Take(7, "GPU-1", (0, 0, 512)), "window", [-1, 0, 512]),
         (image.Take(7, "GPU-1", (0, 0, 512)), "window", [0, 0]),
-        (image.Read(7, "GPU-1", (0, 0, 512)), "pid", "7"),
+        (image.Read(7, "GPU-1", 0, ((0, 512),)), "pid", "7"),
         (image.Lend(7, 0, 1, False), "offset", -1),
         (image.Lend(7, 0, 1, False), "total", 0),
         (image.Loaded(7, 0, 100), "offset", -100),

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcr.drain import DeviceRange, HandleSpec, Span
+from gcr.engine.inflow import batches
 from gcr.errors import DeadlinePassed, NoRoom, PeerGone, RolledBack, UsageError, WrongState
 from gcr.memory.arena import Arena
 from gcr.memory.layout import SealedTable
@@ -126,38 +128,46 @@ def held(device: Device, *sizes: Sequence[int], limit: int = 64 << 20) -> Iterat
         yield made
 
 
-def windows(size: int, slot_bytes: int, count: int) -> Iterator[tuple[int, int, int]]:
+def windows(size: int, slot_bytes: int, count: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yields slots, each with the offset and the size of a window."""
     for number, offset in enumerate(range(0, size, slot_bytes)):
-        yield number % count, offset, min(slot_bytes, size - offset)
+        yield number % count, (offset, min(slot_bytes, size - offset))
 
 
 sizes_of_ranges = st.lists(st.lists(st.integers(1, 3 * SLOT), min_size=1, max_size=4), min_size=1, max_size=3)
 
 
 @settings(max_examples=15)
-@given(sizes_of_ranges, st.integers(1, 3), st.sampled_from([SLOT, SLOT // 2, 3 * SLOT]))
-def test_all_that_is_held_passes_through_a_ring_and_comes_back(
-    sizes: list[list[int]], slots: int, slot_bytes: int
+@given(
+    sizes_of_ranges,
+    st.integers(1, 3),
+    st.sampled_from([SLOT, SLOT // 2, 3 * SLOT]),
+    st.integers(1, SLOT // 2),
+    st.randoms(),
+)
+def test_all_that_is_held_passes_through_a_ring_and_comes_back_in_any_pieces(
+    sizes: list[list[int]], slots: int, slot_bytes: int, piece: int, chance: Random
 ) -> None:
     device = Device()
     with held(device, *sizes) as program:
         ring = make_ring(program.copy, slot_bytes, slots, slots)
         assert lay_out_held(program.copy) == sum(map(sum, sizes))
         seen = b""
-        for window in windows(program.copy.planned.size, slot_bytes, ring.count):
-            fill(program.copy, window, LONG)
-            seen += program.slot(window[0], window[2])
+        for slot, window in windows(program.copy.planned.size, slot_bytes, ring.count):
+            fill(program.copy, slot, [window], LONG)
+            seen += program.slot(slot, window[1])
         assert seen == program.line()
         assert not program.holding.memory.transfers.transfers  # no caller waits for them again
 
-        back, at = seen, 0
+        back = seen
         for memory in program.memory.values():
             ctypes.memset(memory, 0xEE, len(memory))
-        for slot, offset, size in windows(len(back), slot_bytes, ring.count):
-            put_into_slot(program, slot, back[offset : offset + size])
-            empty(program.copy, (slot, offset, size), LONG)
-            at += size
-        assert at == len(back) and program.line() == back
+        pieces = [window for _, window in windows(len(back), piece, 1)]
+        chance.shuffle(pieces)
+        for number, some in enumerate(batches(pieces, slot_bytes)):
+            put_into_slot(program, number % ring.count, b"".join(back[at : at + size] for at, size in some))
+            empty(program.copy, number % ring.count, some, LONG)
+        assert program.line() == back
 
 
 def put_into_slot(program: Held, slot: int, data: bytes) -> None:
@@ -176,8 +186,8 @@ def test_a_ring_is_no_larger_than_its_slots_whatever_passes_through_it() -> None
     with held(Device(), [9 * SLOT], limit=4 * SLOT) as program:
         make_ring(program.copy, SLOT, 2, 2)
         lay_out_held(program.copy)
-        for window in windows(9 * SLOT, SLOT, 2):
-            fill(program.copy, window, LONG)
+        for slot, window in windows(9 * SLOT, SLOT, 2):
+            fill(program.copy, slot, [window], LONG)
         assert program.copy.arena.bytes == 2 * SLOT
 
 
@@ -202,14 +212,20 @@ def test_what_was_reserved_makes_way_for_the_ring_and_the_ring_for_what_is_reser
         assert program.copy.ring is None and program.copy.segments
 
 
-@pytest.mark.parametrize("window", [(2, 0, SLOT), (-1, 0, SLOT), (0, 0, SLOT + 1), (0, 0, 0), (0, 0, -1)])
-def test_what_is_no_window_of_a_slot_is_refused(window: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    ("slot", "some"),
+    [
+        *((2, [(0, SLOT)]), (-1, [(0, SLOT)]), (0, [(0, SLOT + 1)]), (0, [(0, 0)]), (0, [(0, -1)])),
+        *((0, []), (0, [(0, SLOT), (SLOT, 1)]), (0, [(0, SLOT), (9, -1)])),
+    ],
+)
+def test_what_is_no_window_of_a_slot_is_refused(slot: int, some: list[tuple[int, int]]) -> None:
     device = Device()
     with held(device, [4 * SLOT]) as program:
         make_ring(program.copy, SLOT, 2, 2)
         lay_out_held(program.copy)
         with pytest.raises(UsageError):
-            fill(program.copy, window, LONG)
+            fill(program.copy, slot, some, LONG)
         assert not device.begun
 
 
@@ -220,7 +236,7 @@ def test_a_window_beyond_what_is_held_is_refused(offset: int, size: int) -> None
         make_ring(program.copy, SLOT, 2, 2)
         lay_out_held(program.copy)
         with pytest.raises(RolledBack):
-            fill(program.copy, (0, offset, size), LONG)
+            fill(program.copy, 0, [(offset, size)], LONG)
         assert not device.begun
 
 
@@ -228,11 +244,11 @@ def test_what_was_released_meanwhile_is_neither_filled_nor_emptied() -> None:
     with held(Device(), [SLOT]) as program:
         make_ring(program.copy, SLOT, 2, 2)
         lay_out_held(program.copy)
-        fill(program.copy, (0, 0, SLOT), LONG)
+        fill(program.copy, 0, [(0, SLOT)], LONG)
         program.holding.release()
         for step in (fill, empty):
             with pytest.raises(RolledBack):
-                step(program.copy, (0, 0, SLOT), LONG)
+                step(program.copy, 0, [(0, SLOT)], LONG)
 
 
 def test_without_a_ring_or_a_line_nothing_is_copied() -> None:
@@ -241,11 +257,11 @@ def test_without_a_ring_or_a_line_nothing_is_copied() -> None:
             lay_out_held(program.copy)
         make_ring(program.copy, SLOT, 2, 2)
         with pytest.raises(PeerGone):
-            fill(program.copy, (0, 0, SLOT), LONG)
+            fill(program.copy, 0, [(0, SLOT)], LONG)
         lay_out_held(program.copy)
         program.copy.drop_ring()
         with pytest.raises(WrongState):
-            fill(program.copy, (0, 0, SLOT), LONG)
+            fill(program.copy, 0, [(0, SLOT)], LONG)
 
 
 def test_the_memory_of_a_ring_is_not_given_back_under_a_copy() -> None:
@@ -255,7 +271,7 @@ def test_the_memory_of_a_ring_is_not_given_back_under_a_copy() -> None:
         make_ring(program.copy, SLOT, 2, 2)
         lay_out_held(program.copy)
         with pytest.raises(DeadlinePassed):
-            fill(program.copy, (0, 0, SLOT), 0.0)
+            fill(program.copy, 0, [(0, SLOT)], 0.0)
         (copy,) = device.begun
         program.copy.drop_ring()
         assert copy.waited[-1] > 1.0 and program.copy.arena.free_bytes == 2 * SLOT
@@ -317,10 +333,10 @@ def test_the_daemon_has_a_ring_made_filled_sealed_and_dropped() -> None:
         assert made.answer == {"descriptors": 2, "slots": 2}
         assert sum(os.fstat(fd).st_size for fd in made.fds) == 2 * SLOT
         assert ask(op="lay_out_held").answer == {"bytes": 2 * SLOT + 4096}
-        ask(op="fill", window=[1, SLOT, SLOT], deadline=LONG)
+        ask(op="fill", slot=1, windows=[[SLOT, SLOT]], deadline=LONG)
         assert os.pread(made.fds[1], SLOT, 0) == program.line()[SLOT : 2 * SLOT]
         os.pwrite(made.fds[1], bytes(SLOT), 0)
-        ask(op="empty", window=[1, SLOT, SLOT], deadline=LONG)
+        ask(op="empty", slot=1, windows=[[SLOT, SLOT]], deadline=LONG)
         assert program.line()[SLOT : 2 * SLOT] == bytes(SLOT)
 
         (table,) = ask(op="seal", about=ABOUT, partial=False).fds  # its bytes are in no host memory
@@ -349,4 +365,4 @@ def test_a_process_that_ended_has_neither_line_nor_ring() -> None:
         lay_out_held(program.copy)
         program.holding.forfeit()
         with pytest.raises(PeerGone, match="has ended"):
-            empty(program.copy, (0, 0, SLOT), LONG)
+            empty(program.copy, 0, [(0, SLOT)], LONG)

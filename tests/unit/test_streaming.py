@@ -45,9 +45,9 @@ class Worker:
     def forget_copy(self, _hold: str) -> None:
         self.forgotten += 1
 
-    def fill(self, _hold: str, window: tuple[int, int, int], _limit: float) -> None:
-        assert window[0] not in self.outlet.busy, "it is being read"
-        self.filled.append(window)
+    def fill(self, _hold: str, slot: int, window: tuple[int, int], _limit: float) -> None:
+        assert slot not in self.outlet.busy, "it is being read"
+        self.filled.append((slot, *window))
 
 
 @dataclass

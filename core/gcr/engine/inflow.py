@@ -14,7 +14,7 @@ arena's share of host memory does not bound a ring: jobs suspended there would k
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import Event, Lock
@@ -32,6 +32,7 @@ from gcr.protocol.operations.worker import CopyName, Moved
 from gcr.protocol.seqpacket import close_all
 
 MOST_SLOTS, FEWEST_SLOTS = 4, 2  # one is read into while another is copied from
+MOST_WINDOWS = 512  # in a slot: all of them are named in one message
 TELL_EVERY = 0.1
 
 
@@ -53,6 +54,7 @@ class Arriving(Protocol):
 
 
 Inlet = tuple[Arriving, WorkerPeer]  # the latter of a device that it comes to
+Window = tuple[int, int]  # offset on the line, and size
 
 
 class Flowing(Protocol):
@@ -62,16 +64,16 @@ class Flowing(Protocol):
         """Returns the bytes of a process on a device."""
         ...
 
-    def windows(self, pid: int, device: str, most: int) -> Iterator[tuple[int, int]]:
-        """Yields offset on the line and size, of at most `most` bytes: every byte once."""
+    def windows(self, pid: int, device: str, most: int) -> Iterator[Window]:
+        """Yields windows of at most `most` bytes: every byte once."""
         ...
 
     def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
         """Lends the slots that `read` fills."""
         ...
 
-    def read(self, pid: int, device: str, window: tuple[int, int, int]) -> None:
-        """Fills a slot. `window`: slot, offset on the line, size. Each chunk has its name when this returns."""
+    def read(self, pid: int, device: str, slot: int, windows: Sequence[Window]) -> None:
+        """Fills a slot with windows, one behind the other. Each chunk has its name when this returns."""
         ...
 
 
@@ -123,7 +125,7 @@ class Inflow(Struct):
 
     def _one_line(self, target: Arriving, worker: WorkerPeer, meter: Meter) -> None:
         began, device, copy = time.monotonic(), target.left(worker.device), (target.pid, worker.device)
-        left = self.image.windows(target.pid, device, self.slot_bytes)
+        left = batches(self.image.windows(target.pid, device, self.slot_bytes), self.slot_bytes)
         windows = _Windows(left, self._failed, partial(meter.at, copy))
         slots, fds = worker.rings.make(
             target.copy_name, target.owner, self.slot_bytes, MOST_SLOTS, FEWEST_SLOTS, beyond=True
@@ -145,11 +147,10 @@ class Inflow(Struct):
     def _one_slot(self, target: Arriving, worker: WorkerPeer, slot: int, windows: "_Windows") -> None:
         device = target.left(worker.device)
         with self._ending_the_rest():
-            for offset, size in windows:
-                window = slot, offset, size
-                self.image.read(target.pid, device, window)
-                worker.rings.empty(target.copy_name, window, self.course.left(self.copy_s))
-                windows.add(size)
+            for some in windows:
+                self.image.read(target.pid, device, slot, some)
+                worker.rings.empty(target.copy_name, slot, some, self.course.left(self.copy_s))
+                windows.add(sum(size for _, size in some))
 
     @contextmanager
     def _ending_the_rest(self) -> Iterator[None]:
@@ -161,19 +162,19 @@ class Inflow(Struct):
 
 
 class _Windows(Struct):
-    """Windows, given out one by one to several threads; none after a failure. `bytes`: on the device by now."""
+    """Windows, given out slot by slot to several threads; none after a failure. `bytes`: on the device by now."""
 
-    _left: Iterator[tuple[int, int]]
+    _left: Iterator[Sequence[Window]]
     _failed: Event
     _tell: Progress
     bytes: int = 0
     _told: float = 0.0
     _lock: Lock = field(default_factory=Lock)
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
+    def __iter__(self) -> Iterator[Sequence[Window]]:
         return self
 
-    def __next__(self) -> tuple[int, int]:
+    def __next__(self) -> Sequence[Window]:
         with self._lock:
             if self._failed.is_set():
                 raise StopIteration
@@ -186,3 +187,19 @@ class _Windows(Struct):
             if now - self._told >= TELL_EVERY:
                 self._told = now
                 self._tell(Done(self.bytes))
+
+
+def batches(windows: Iterable[Window], most: int) -> Iterator[Sequence[Window]]:
+    """Yields the windows, in order, together as long as a slot of `most` bytes has room for them.
+
+    Windows of scattered chunks are small: a call for each takes longer than its bytes.
+    """
+    some, size = list[Window](), 0
+    for window in windows:
+        if some and (size + window[1] > most or len(some) == MOST_WINDOWS):
+            yield some
+            some, size = [], 0
+        some.append(window)
+        size += window[1]
+    if some:
+        yield some

@@ -144,10 +144,10 @@ class Stream(Struct):
                 if number >= slots:
                     writing[number - slots].result()  # the slot is free again
                 self._refuse_vain(target)
-                window = number % slots, offset, size
-                worker.rings.fill(target.copy_name, window, self.course.left(self.drain_s))
+                slot = number % slots
+                worker.rings.fill(target.copy_name, slot, (offset, size), self.course.left(self.drain_s))
                 self.course.reach(f"filled_{number}")
-                writing.append(pool.submit(self.outlet.take, target.pid, worker.device, window))
+                writing.append(pool.submit(self.outlet.take, target.pid, worker.device, (slot, offset, size)))
                 done += size
                 tell(Done(done))
             for each in writing:

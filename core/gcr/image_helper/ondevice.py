@@ -16,7 +16,9 @@ from gcr.image.chunks.windows import LineKey, windows_of
 from gcr.image.read.reader import ImageReader
 from gcr.memory.layout import SealedHandle
 
-NEAR_BYTES = 1 << 20  # between two chunks that are read together, with what lies between: sooner done than another call
+NEAR_BYTES = (
+    256 << 10
+)  # between two chunks that are read together, with what lies between: as soon done as another window
 
 Window = tuple[int, int]  # offset on the line, and size
 Named = Mapping[int, Records]  # by id of the allocation: records with the names of its chunks

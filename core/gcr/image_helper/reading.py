@@ -85,14 +85,14 @@ class Reading(Struct):
         self._slots[asked.device] = slots
 
     def _read(self, asked: ops.Read, request: Request) -> None:
-        """Reads a window into a slot, all of it compared, or raises Damaged … Several calls may run at once."""
+        """Reads windows into a slot, all of them compared, or raises Damaged … Several calls may run at once."""
         slots = self._slots.get(asked.device)
         if self._reader is None or slots is None:
             raise UsageError("no image is open, or nothing to read it into")
-        slot, offset, size = asked.window
+        memory = slots.entered(asked.slot, sum(size for _, size in asked.windows))
         with self._telling_all(request, self._reader):
             reach("image.read")
-            self._reader.read(asked.pid, asked.device, offset, slots.entered(slot, size))
+            self._reader.read_windows(asked.pid, asked.device, asked.windows, memory)
 
     def _lacking(self, asked: ops.Lacking, request: Request) -> ops.Windows:
         """Returns the windows that differ from what `brought` has told of. Raises UsageError, Damaged …"""

@@ -142,12 +142,16 @@ class ImagePeer(Struct):
         for offset, part in batches(fds):
             self._call(ops.LendSlots(device, slot_bytes, offset, len(fds)), CALL_TIMEOUT, part)
 
-    def read(self, pid: int, device: str, window: ops.Window, timeout: float, patience: Patience) -> None:
-        """Reads whole chunks; each is right when this returns. Raises Damaged …
+    def read(
+        self, pid: int, device: str, slot: int, windows: Sequence[tuple[int, int]], timeout: float, patience: Patience
+    ) -> None:
+        """Reads windows of whole chunks, one behind the other in a slot; each chunk is right when this returns.
+
+        Raises Damaged …
 
         After any error the helper may still be writing to the slot.
         """
-        self._asked(ops.Read(pid, device, window), timeout, patience)
+        self._asked(ops.Read(pid, device, slot, tuple(windows)), timeout, patience)
 
     def lacking(
         self, pid: int, device: str, kept: Collection[int], most: int, timeout: float, patience: Patience

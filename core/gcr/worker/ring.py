@@ -56,18 +56,27 @@ class Ring:
         return slot * self.slot_bytes
 
     def spans(
-        self, window: tuple[int, int, int], ranges: Sequence[DeviceRange], layout: Layout, sizes: Mapping[int, int]
+        self,
+        slot: int,
+        windows: Sequence[tuple[int, int]],
+        ranges: Sequence[DeviceRange],
+        layout: Layout,
+        sizes: Mapping[int, int],
     ) -> Sequence[Span]:
-        """Returns the copies of a window (slot, offset on the line, size) between its slot and the device.
+        """Returns the copies of windows (offset on the line, size), one behind the other in a slot, and the device.
 
-        Raises UsageError, and RolledBack where not all of it is held.
+        Raises UsageError, and RolledBack where not all of them is held.
         """
-        slot, offset, size = window
-        to = self.place(slot, size)
-        try:
-            parts = self._known(ranges, layout, sizes).parts(offset, size, to)
-        except NotInPieces as error:
-            raise RolledBack(f"{size} bytes from {offset} on are not held here") from error
+        if any(size <= 0 for _, size in windows):
+            raise UsageError("a window has one byte at least")
+        to = self.place(slot, sum(size for _, size in windows))
+        line, parts = self._known(ranges, layout, sizes), list[Part]()
+        for offset, size in windows:
+            try:
+                parts += line.parts(offset, size, to)
+            except NotInPieces as error:
+                raise RolledBack(f"{size} bytes from {offset} on are not held here") from error
+            to += size
         return spans_of_parts(parts, self.segments.parts)
 
     def _known(self, ranges: Sequence[DeviceRange], layout: Layout, sizes: Mapping[int, int]) -> Line:

@@ -14,7 +14,7 @@ from gcr.worker.ring import Ring
 from gcr.worker.telling import Telling, wait_all
 
 Start = Callable[[DataDrain, Sequence[Span]], Transfer]
-Window = tuple[int, int, int]  # slot, offset on the line, size
+Windows = Sequence[tuple[int, int]]  # offset on the line, and size: one behind the other in a slot
 
 
 def make_ring(copy: HostCopy, slot_bytes: int, most: int, least: int, beyond: bool = False) -> Ring:
@@ -50,24 +50,24 @@ def lay_out_held(copy: HostCopy) -> int:
         return layout.size
 
 
-def fill(copy: HostCopy, window: Window, deadline: float) -> None:
-    """Copies a window from the device.
+def fill(copy: HostCopy, slot: int, windows: Windows, deadline: float) -> None:
+    """Copies windows from the device to a slot.
 
     Raises WrongState without a ring, RolledBack where not all is held, DeadlinePassed, PeerGone.
     """
-    _pass(copy, window, deadline, lambda drain, spans: drain.read(spans))
+    _pass(copy, slot, windows, deadline, lambda drain, spans: drain.read(spans))
 
 
-def empty(copy: HostCopy, window: Window, deadline: float) -> None:
-    """Copies a window to the device. Raises as `fill` does."""
-    _pass(copy, window, deadline, lambda drain, spans: drain.write(spans))
+def empty(copy: HostCopy, slot: int, windows: Windows, deadline: float) -> None:
+    """Copies the windows of a slot to the device. Raises as `fill` does."""
+    _pass(copy, slot, windows, deadline, lambda drain, spans: drain.write(spans))
 
 
-def _pass(copy: HostCopy, window: Window, deadline: float, start: Start) -> None:
+def _pass(copy: HostCopy, slot: int, windows: Windows, deadline: float, start: Start) -> None:
     end, memory = time.monotonic() + deadline, copy.memory
     with copy.lock, memory.lock:
         layout = copy.planned  # first: a process that has ended has no ring either
-        spans = ring_of(copy).spans(window, memory.ranges, layout, memory.sizes)
+        spans = ring_of(copy).spans(slot, windows, memory.ranges, layout, memory.sizes)
         transfers = [start(memory.drain, spans)]
         copy.began(transfers)
     wait_all(Telling(transfers, lambda _report: None), end)

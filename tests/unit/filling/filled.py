@@ -128,9 +128,9 @@ class Worker:
         ring = make_ring(self.holdings.copy(copy, owner), *how, beyond)
         return ring.count, duplicate(ring.segments.fds)
 
-    def empty(self, copy: CopyName, window: tuple[int, int, int], deadline: float) -> None:
+    def empty(self, copy: CopyName, slot: int, windows: Sequence[tuple[int, int]], deadline: float) -> None:
         self.failing.step()
-        empty(self.holdings.copy(copy), window, deadline)
+        empty(self.holdings.copy(copy), slot, windows, deadline)
 
     def drop(self, copy: CopyName) -> None:
         self.failing.step()
@@ -172,11 +172,11 @@ class Helper:
     def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
         self.slots[device] = Slots(fds, slot_bytes)
 
-    def read(self, pid: int, device: str, window: tuple[int, int, int], *_how: object) -> None:
+    def read(self, pid: int, device: str, slot: int, windows: Sequence[tuple[int, int]], *_how: object) -> None:
         self.failing.step()
-        slot, offset, size = window
         assert self.reader
-        self.reader.read(pid, device, offset, self.slots[device].slot(slot, size))
+        memory = self.slots[device].slot(slot, sum(size for _, size in windows))
+        self.reader.read_windows(pid, device, windows, memory)
 
 
 class Target:

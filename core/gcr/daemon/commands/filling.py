@@ -68,8 +68,8 @@ class Lacking(Struct, frozen=True):
     def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
         self.image.lend_slots(device, slot_bytes, fds)
 
-    def read(self, pid: int, device: str, window: tuple[int, int, int]) -> None:
-        self.image.read(pid, device, window)
+    def read(self, pid: int, device: str, slot: int, windows: Windows) -> None:
+        self.image.read(pid, device, slot, windows)
 
 
 def fill(node: Coordinator, step: Fill, world: World, timeout: float, asked: Asked) -> Filled:

@@ -88,9 +88,9 @@ class OpenedImage:
         for helper in self.helpers:
             helper.lend_slots(device, slot_bytes, fds)
 
-    def read(self, pid: int, device: str, window: tuple[int, int, int]) -> None:
-        helper = self.helpers[window[0] % len(self.helpers)]
-        helper.read(self._imaged(pid), device, window, _left(self.course), self._reading())
+    def read(self, pid: int, device: str, slot: int, windows: Sequence[tuple[int, int]]) -> None:
+        helper = self.helpers[slot % len(self.helpers)]
+        helper.read(self._imaged(pid), device, slot, windows, _left(self.course), self._reading())
 
     def whole(self, pid: int) -> list[int]:
         self._open()

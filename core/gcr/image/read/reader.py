@@ -69,15 +69,23 @@ class ImageReader:
     def read(self, pid: int, device: str, offset: int, target: memoryview) -> None:
         """Reads the bytes of a process on a device, from `offset` of its line on, as many as `target` has.
 
+        As `read_windows`.
+        """
+        self.read_windows(pid, device, [(offset, len(target))], target)
+
+    def read_windows(self, pid: int, device: str, windows: Iterable[tuple[int, int]], target: memoryview) -> None:
+        """Reads windows of the line of a process on a device, one behind the other. windows: offset and size of each
+
         Several threads may read at once. The target has bytes that were not compared until this returns, and after an
         error. Raises UsageError for bytes that are no window (chunks/windows.py).
         """
-        line = self.lines.get((pid, device))
+        line, at, wanted = self.lines.get((pid, device)), 0, list[Wanted]()
         if line is None:
             raise UsageError(f"image {self.name} has nothing of process {pid} on device {device}")
-        wanted = list[Wanted]()
-        for first, at, size in line.spans(offset, len(target)):
-            wanted += self._placed(first, chunk_count(size, line.chunk_bytes), at)
+        for offset, length in windows:
+            for first, within, size in line.spans(offset, length):
+                wanted += self._placed(first, chunk_count(size, line.chunk_bytes), at + within)
+            at += length
         self._bring(wanted, target, Into.TARGET_IF_CACHED)
 
     def read_file(self, name: str, target: memoryview) -> None:

@@ -1,5 +1,6 @@
 """Rings in a worker's arena, as the daemon sees them: the bytes of a process pass through them."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from gcr.peers.waiting import MEMORY_S, ROOM_S
@@ -27,13 +28,16 @@ class WorkerRings(WorkerCalls):
         """Lays all held memory out on a line. Returns its bytes. Memory that comes back lies as it was sealed."""
         return self._call(ops.LayOutHeld(copy), timeout=MEMORY_S).bytes
 
-    def fill(self, copy: CopyName, window: tuple[int, int, int], deadline: float) -> None:
-        """Copies a window (slot, offset on the line, size) from the device. Raises RolledBack, DeadlinePassed."""
-        self._call(ops.Fill(copy, window, deadline), timeout=deadline + 5)
+    def fill(self, copy: CopyName, slot: int, window: tuple[int, int], deadline: float) -> None:
+        """Copies a window (offset on the line, size) from the device to a slot. Raises RolledBack, DeadlinePassed."""
+        self._call(ops.Fill(copy, slot, (window,), deadline), timeout=deadline + 5)
 
-    def empty(self, copy: CopyName, window: tuple[int, int, int], deadline: float) -> None:
-        """Copies a window from its slot to the memory that `create` made. Raises as `fill` does."""
-        self._call(ops.Empty(copy, window, deadline), timeout=deadline + 5)
+    def empty(self, copy: CopyName, slot: int, windows: Sequence[tuple[int, int]], deadline: float) -> None:
+        """Copies the windows of a slot, one behind the other in it, to the memory that `create` made.
+
+        Raises as `fill` does.
+        """
+        self._call(ops.Empty(copy, slot, tuple(windows), deadline), timeout=deadline + 5)
 
     def drop(self, copy: CopyName) -> None:
         """Gives the ring back to the arena."""

@@ -186,8 +186,14 @@ class LendSlots(Operation[Nothing], frozen=True):
     total: Size
 
 
-class Read(Passing, frozen=True):
+class Read(OfProcess[Nothing], frozen=True):
+    """`windows`: offset on the line and size of each; they come to lie one behind the other in the slot."""
+
     op = "read"
+
+    device: str
+    slot: Count
+    windows: tuple[tuple[Count, Size], ...]
 
 
 class Windows(Struct, frozen=True):

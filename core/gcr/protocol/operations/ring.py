@@ -1,6 +1,6 @@
 """The operations on the ring of a copy, through which its bytes pass to an image or from it.
 
-A `window` is a slot, an offset on the line, and a size.
+A `window` is an offset on the line, and a size. `windows` lie one behind the other in a slot.
 """
 
 from gcr.protocol.operations.operation import Nothing
@@ -33,7 +33,8 @@ class LayOutHeld(OfCopy[Bytes], frozen=True):
 
 
 class Passing(OfCopy[Nothing], frozen=True):
-    window: tuple[int, int, int]
+    slot: int
+    windows: tuple[tuple[int, int], ...]
     deadline: float
 
 

@@ -20,8 +20,8 @@ class RingServing(Struct, frozen=True):
             ops.MakeRing: lambda asked, _fds, _request: self._make(asked),
             ops.RingMemory: lambda asked, _fds, _request: Answer(fds=self._some_memory(asked)),
             ops.LayOutHeld: lambda asked, _fds, _request: Answer(Bytes(lay_out_held(copy(asked.copy)))),
-            ops.Fill: lambda asked, _fds, _request: fill(copy(asked.copy), asked.window, asked.deadline),
-            ops.Empty: lambda asked, _fds, _request: empty(copy(asked.copy), asked.window, asked.deadline),
+            ops.Fill: lambda asked, _fds, _request: fill(copy(asked.copy), asked.slot, asked.windows, asked.deadline),
+            ops.Empty: lambda asked, _fds, _request: empty(copy(asked.copy), asked.slot, asked.windows, asked.deadline),
             ops.DropRing: lambda asked, _fds, _request: self._drop(asked),
         }
 
