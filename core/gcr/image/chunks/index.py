@@ -37,8 +37,9 @@ class Index(Records):
 
     def find(self, block: int) -> int | None:
         """Returns the number of the chunk that begins at this block."""
-        number = bisect_left(self.borders, block, 0, len(self))
-        return number if number < len(self) and self.borders[number] == block else None
+        borders = self.borders
+        number = bisect_left(borders, block)
+        return number if number < len(borders) - 1 and borders[number] == block else None
 
     def entries(self, first: int, end: int) -> Sequence[Entry]:
         return [*starmap(Entry, self._record.iter_unpack(self.packed(first, end)))]

@@ -67,6 +67,9 @@ class Places:
             first, run = until, run + 1
 
 
+_SHORT = 32  # chunks
+
+
 class _Misplaced(Exception):
     """A chunk is not where its reference says."""
 
@@ -83,30 +86,45 @@ def checked_places(store: Store, manifest: Manifest, references: References, pac
 
 
 def _runs(references: References, indexes: Sequence[Index]) -> Iterator[_Run]:
-    """Yields the runs, by packs and blocks alone. Whole stretches are compared, and no chunk by itself."""
-    packs, number = references.packs, 0
+    """Yields the runs, by packs and blocks alone."""
+    packs, blocks, number = references.packs, references.blocks, 0
     while number < len(packs):
         pack = packs[number]
-        there = 0 if pack == ZEROS else _number_of(references.blocks[number], pack, indexes)
+        there = 0 if pack == ZEROS else _number_of(blocks[number], pack, indexes)
         yield number, pack, there
-        number += _count(references, number, None if pack == ZEROS else indexes[pack], there)
+        number += _count(packs, blocks, number, None if pack == ZEROS else indexes[pack].borders, there)
 
 
-def _count(references: References, first: int, index: Index | None, there: int) -> int:
-    """Returns how many chunks from `first` on are of the same pack and follow each other in it. None: of zeros."""
-    packs, blocks = references.packs, references.blocks
+def _count(packs: "array[int]", blocks: "array[int]", first: int, borders: "array[int] | None", there: int) -> int:
+    """Returns how many chunks from `first` on are of the same pack and follow each other in it. None: of zeros.
+
+    Looks at a few chunks one by one, as most runs of an image with scattered changes are short, and then compares whole
+    stretches.
+    """
+    pack, most = packs[first], len(packs) - first
+    if borders is not None:
+        most = min(most, len(borders) - 1 - there)  # the last border is the end of the pack
+    count, near = 1, min(most, _SHORT)
+    if borders is None:
+        while count < near and packs[first + count] == pack:
+            count += 1
+    else:
+        while count < near and packs[first + count] == pack and blocks[first + count] == borders[there + count]:
+            count += 1
+    if count < near or near == most:
+        return count
 
     def follow(count: int) -> bool:
         if packs[first : first + count] != packs[first : first + 1] * count:
             return False
-        return index is None or blocks[first : first + count] == index.borders[there : there + count]
+        return borders is None or blocks[first : first + count] == borders[there : there + count]
 
-    return _largest(follow, len(packs) - first)
+    return _largest(follow, near, most)
 
 
-def _largest(holds: Callable[[int], bool], most: int) -> int:
-    """Returns the largest number up to `most` of which `holds` is true. It is of 1, and of all smaller ones."""
-    known, tried = 1, 2
+def _largest(holds: Callable[[int], bool], known: int, most: int) -> int:
+    """Returns the largest number up to `most` of which `holds` is true. It is of `known`, and of all smaller ones."""
+    tried = 4 * known
     while tried < most and holds(tried):
         known, tried = tried, 4 * tried
     return bisect_left(range(min(tried, most) + 1), True, known + 1, key=lambda count: not holds(count)) - 1
