@@ -2,7 +2,7 @@
 
     python benchmarks/migrate.py --gib 1 --mib-per-s 10 --repeat 3 --out FILE          SIMULATED devices
     python benchmarks/migrate.py --gib 0.25 --host-mib 2048 --out FILE                 much memory on the host
-    GCR_CRIU=… python benchmarks/migrate.py --gib 32 --mib-per-s 320 --device --out FILE
+    GCR_CRIU=… python benchmarks/migrate.py --gib 32 --mib-per-s 320 --device --move 0=1 --out FILE
 
 The nodes are those of tests/e2e/moving_nodes.py: each has files of its own, and with simulated devices processes of its
 own. Their stores are in memory. The program writes some MiB of its device memory each second; its output has to be that
@@ -26,8 +26,8 @@ GIB, MIB = 1 << 30, 1 << 20
 PAUSE_S = 0.1
 
 
-def measured(gib: float, mib_per_s: float, host_mib: int, device: bool) -> dict[str, Any]:
-    """Moves one job once. Raises AssertionError where it did not move."""
+def measured(gib: float, mib_per_s: float, host_mib: int, device: bool, move: str | None) -> dict[str, Any]:
+    """Moves one job once. `move`: to another device, OLD=NEW. Raises AssertionError where it did not move."""
     size = int(gib * GIB)
     memory = {} if device else {"GCR_SIM_MEMORY": str(size + 256 * MIB)}
     extra = {**memory, "GCR_LOG_LEVEL": "INFO", "GCR_SEGMENT_BYTES": str(GIB)}
@@ -37,7 +37,7 @@ def measured(gib: float, mib_per_s: float, host_mib: int, device: bool) -> dict[
         out = nodes.run(
             "--size", str(size), "--parts", str(parts), "--pause", str(PAUSE_S), "--host", str(host_mib * MIB)
         )
-        said = nodes.migrate()
+        said = nodes.migrate(*(("--device", move) if move else ()))
         assert said.code == 0, (said.body, said.stderr)
         steps = nodes.end(out)
         within = said.body["bytes_sent"] - sum(each["bytes_sent"] for each in said.body["rounds"])
@@ -56,11 +56,12 @@ def main() -> int:
     )
     options.add_argument("--repeat", type=int, default=1)
     options.add_argument("--device", action="store_true", help="a real device")
+    options.add_argument("--move", metavar="OLD=NEW", help="to another device of the machine, by number")
     options.add_argument("--out", type=Path)
     given = options.parse_args()
-    runs = [measured(given.gib, given.mib_per_s, given.host_mib, given.device) for _ in range(given.repeat)]
+    runs = [measured(given.gib, given.mib_per_s, given.host_mib, given.device, given.move) for _ in range(given.repeat)]
     found = {"simulated": not given.device, "gib": given.gib, "mib_per_s": given.mib_per_s}
-    found |= {"host_mib": given.host_mib, "runs": runs}
+    found |= {"host_mib": given.host_mib, "move": given.move, "runs": runs}
     text = json.dumps(found, indent=1)
     if given.out:
         given.out.write_text(text + "\n")

@@ -203,9 +203,13 @@ def under_load() -> Result:
 
 
 def migrate() -> Result:
-    """Moves a job of GCR_MIGRATE_GIB from one daemon of this machine to another, through TCP and TLS."""
+    """Moves a job of GCR_MIGRATE_GIB from one daemon of this machine to another, through TCP and TLS.
+
+    Where there are several GPUs it comes to another one.
+    """
     gib = float(os.environ.get("GCR_MIGRATE_GIB", str(MIGRATE_GIB)))
     words = ["--gib", f"{gib:g}", "--mib-per-s", f"{gib * 1024 / 100:g}", "--device"]  # 1 % a second
+    words += ["--move", "0=1"] if count() > 1 else []
     script = str(ROOT / "benchmarks" / "migrate.py")
     done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, timeout=BUDGET_SECONDS)
     if done.returncode:
