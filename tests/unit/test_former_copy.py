@@ -3,24 +3,43 @@
 import itertools
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-from host_device import ABOUT, ACTS, LONG, SIZES, Act, Device, act, baseline, fails, image, look, process, written
-from hypothesis import given, settings
+from host_device import (
+    ABOUT,
+    ACTS,
+    LONG,
+    SIZES,
+    Act,
+    Device,
+    act,
+    baseline,
+    fails,
+    image,
+    look,
+    process,
+    sealed,
+    written,
+)
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcr.errors import DriverError
 from gcr.hashing import CHUNK_BYTES, ChunkHashes
 from gcr.imageerrors import HashMissed
 from gcr.memory.memfiles import hold_still
+from gcr.memory.partial import Where
 from gcr.worker.holding import Holding
+from gcr.worker.hostcopy import HostCopy
 from gcr.worker.streaming import lay_out_held, make_ring
-from gcr.worker.taking import copy_live, copy_out
+from gcr.worker.taking import copy_live, copy_on, copy_out, make_room
 
 MIB = 1 << 20
 BIG = 5 * CHUNK_BYTES
+WRITE = Act(kind=2, which=0, number=1, value=1)
 
 
 def leave(held: Holding, device: Device, number: int, last: bool = False) -> int:
@@ -69,6 +88,66 @@ def test_each_copy_has_what_lies_there_and_reads_what_has_changed(acts: list[lis
             if number - 1 not in busy and not wasted and not rests:
                 assert read == changed(before, device)
             assert read in (changed(before, device), total)
+
+
+def imaged(made: HostCopy, device: Device, parent: dict[int, bytes], meanwhile: Callable[[], None], **how: bool) -> int:
+    """Copies the process for an image as it runs, or with `stops` as it is taken off. Returns the bytes read before.
+
+    The copy must have what lies there at the cut, and with `stops` every byte of it.
+    """
+    stops = how["stops"]
+    look(made, device)
+    made.reserve_known(sum(made.memory.sizes.values()))
+    made.compare_with(baseline(parent), stops)
+    device.moved = 0
+    copy_live(made, LONG, lambda _: None, how["beside"])
+    read = device.moved
+    meanwhile()
+    look(made, device)
+    if not stops:
+        make_room(made, LONG)
+    copy_out(made, LONG, lambda _: None)
+    now = {id: device.holds(id) for id in device.memory_of}
+    found = sealed(made)
+    if stops:
+        everywhere = {id: bytes([Where.HERE]) * len(each) for id, each in found.chunks.items()}
+        assert image(made, {}, type(found)(found.table, everywhere)) == now
+    else:
+        copy_on(made, LONG, lambda _: None)
+    assert image(made, parent) == now
+    made.forget([*made.memory.specs])  # its exports end once it runs on
+    return read
+
+
+@settings(max_examples=60)
+@given(
+    rounds=st.lists(st.tuples(ACTS, ACTS, st.booleans()), min_size=1, max_size=4),
+    busy=st.sets(st.integers(2, 5)),
+    spare=st.sampled_from([0, 3 * CHUNK_BYTES, 1 << 30]),
+)
+@example([([], [WRITE], True), ([WRITE], [WRITE], True), ([], [], True)], set(), 1 << 30)
+@example([([], [], True), ([], [], True)], set(), 0)
+def test_each_image_of_a_running_program_reads_what_has_changed_since_the_one_before(
+    rounds: list[tuple[list[Act], list[Act], bool]], busy: set[int], spare: int
+) -> None:
+    """So does the last one, with which it stops: it has every byte, and reads only what the one before had not."""
+    device, ids, parent, freed = Device(spare=spare), iter(range(1, 1000)), dict[int, bytes](), False
+    device.put(next(ids), random.Random(1).randbytes(BIG))
+    with process(device, leaves_copies=True, arena_bytes=64 * MIB) as held:
+        for number, (before, meanwhile, beside) in enumerate(rounds, 1):
+            act(device, before, ids)
+            if number in busy:
+                arena = held.copy(number).arena
+                arena.give_back(arena.take("other", 60 * MIB))
+            freed = freed or any(each.kind == 1 for each in before)
+            lacking, total = changed(parent, device), sum(map(len, device.memory_of.values()))
+            how = {"stops": number == len(rounds), "beside": beside}
+            read = imaged(held.copy(number), device, parent, partial(act, device, meanwhile, ids), **how)
+            held.forget_copy(number)
+            assert read in (lacking, total)
+            assert read == lacking or not beside or freed or busy
+            freed = freed or any(each.kind == 1 for each in meanwhile)
+            parent = {id: device.holds(id) for id in device.memory_of}
 
 
 @pytest.fixture

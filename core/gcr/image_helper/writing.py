@@ -16,6 +16,7 @@ from gcr.criu.leftpages import left_pages
 from gcr.criu.pages import chunk_sizes
 from gcr.errors import GcrError, LibraryMissing, UsageError
 from gcr.faults import reach
+from gcr.hashing.baseline import Baseline
 from gcr.image.disk.failing import usable
 from gcr.image.disk.room import free_bytes
 from gcr.image.files.imagedfile import ImagedFile
@@ -109,11 +110,14 @@ class Writing(Struct):
         return ops.ParentFound(parent.name if parent else None, refused)
 
     def _baseline(self, pid: int) -> int:
-        """Returns a descriptor of the parent's hashes of one process, the caller's."""
-        parent = self._parent and self._parent[0]
-        if parent is None:
-            raise UsageError("there is no parent")
-        return parent.baseline(pid).to_memfd()
+        """Returns a descriptor of the parent's hashes of one process, the caller's; of the key alone without a parent.
+
+        Raises UsageError before `parent`.
+        """
+        if self._parent is None or self._writer is None:
+            raise UsageError("it is not known yet what the image builds upon")
+        parent = self._parent[0]
+        return (parent.baseline(pid) if parent else Baseline(self._writer.key)).to_memfd()
 
     def _found_parent(self, who: Collection[Identity]) -> tuple[Parent | None, str | None]:
         """Looks for the parent once; the new image continues with its key. A broken image is no reason to fail."""

@@ -126,6 +126,6 @@ def _refuse_unless_whole(copy: HostCopy) -> None:
 
     The copy's lock is held.
     """
-    elsewhere = copy.ring or copy.parent or (copy.snapshot and copy.snapshot.later)
+    elsewhere = copy.ring or (copy.parent and copy.parent.allocations) or (copy.snapshot and copy.snapshot.later)
     if copy.use.given_up or copy.layout is None or copy.segments is None or elsewhere:
         raise WrongState("the host has no whole copy: the memory cannot stay")

@@ -36,7 +36,7 @@ class HostCopy(Struct):
     specs: Mapping[int, HandleSpec] = field(default_factory=dict)  # of the handles that are laid out
     layout: Layout | None = None
     segments: Segments | None = None
-    parent: Baseline | None = None  # bytes that an image of the process has, and that the copy may lack
+    parent: Baseline | None = None  # bytes that an image of the process has, and that the copy may lack: perhaps none
     live: LiveCopy | None = None
     snapshot: Snapshot | None = None
     ring: Ring | None = None  # the bytes pass through it, instead of `segments`
@@ -76,10 +76,10 @@ class HostCopy(Struct):
             self.layout, self.specs = layout, {i: self.memory.specs[i] for i in layout.offsets}
 
     def forget(self, ids: Sequence[int]) -> None:
-        """Removes handles from the live copy. The memory's lock is held."""
-        if live := self.live:
+        """Removes handles from a live copy that has no cut yet. The memory's lock is held."""
+        if self.live and self.live.cut is None:
             for i in ids:
-                live.forget(i)
+                self.live.forget(i)
 
     # ---- its use ------------------------------------------------------------------------------------------------
 
@@ -167,12 +167,17 @@ class HostCopy(Struct):
                 self.reserve_more(nbytes)
 
     def compare_with(self, parent: Baseline, whole: bool = False) -> None:
-        """Compares with the bytes of an image, and not with a former copy. Only before the copy is made.
+        """Compares with the bytes of an image. Only before the copy is made.
 
+        A former copy with hashes of the same key stays, and is compared with as well: the copy gets every byte then.
+        parent: without allocations it tells the key alone, by which the copy's image hashes
         whole: the copy gets every byte, since a process may have to come back from it.
         """
         with self.lock:
-            self.parent, self.live = replace(parent, whole=whole), None
+            former, kept = self.live, self.live is not None and self.live.key == parent.key
+            self.parent = replace(parent, whole=whole or kept)
+            if parent.allocations:
+                self.live = former.begun_again(former.layout, self.parent) if former and kept else None
 
     def reserve_more(self, nbytes: int, promised: bool = False) -> None:
         """Adds segments to those of a live copy, or works as `reserve`. Raises NoRoom.

@@ -46,9 +46,13 @@ class LiveCopy:
         self.key = self.parent.key if self.parent else self.key
 
     def begin(self, sizes: Mapping[int, int]) -> None:
-        """Enters allocations that the arena lacks, with the digests of the parent."""
+        """Enters allocations that the books lack, with the digests of the parent; removes those that are gone."""
+        for id in self.digests.keys() - sizes.keys():
+            self.forget(id)
         for id, size in sizes.items():
             count, known = chunk_count(size, CHUNK_BYTES), None if self.whole else self.parents(id, size)
+            if len(self.digests.get(id, b"")) == count * DIGEST_BYTES:
+                continue
             self.digests[id] = bytearray(known or NOTHING * count)
             self.chunks[id] = bytearray([Where.PARENT]) * count
 
@@ -105,9 +109,12 @@ class LiveCopy:
             return False
         return self.whole or not any(Where.PARENT in chunks for chunks in cut.values())
 
-    def begun_again(self, layout: Layout) -> "LiveCopy":
-        """Returns the books for a later cut, of the same bytes of the arena. `layout`: of this cut."""
-        return LiveCopy(layout, digests=self.digests, chunks=self.chunks, key=self.key)
+    def begun_again(self, layout: Layout, parent: Baseline | None = None) -> "LiveCopy":
+        """Returns the books for a later cut, of the same bytes of the arena. `layout`: of this cut.
+
+        parent: of the same key, whole
+        """
+        return LiveCopy(layout, parent, digests=self.digests, chunks=self.chunks, key=self.key)
 
     def stale(self, id: int, size: int, now: bytes | None) -> tuple[bytes, Sequence[Part]]:
         """Returns the place of each chunk after a copy of parts, and these parts. `now`: the device's digests."""

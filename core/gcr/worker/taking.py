@@ -48,7 +48,7 @@ class AtTheCut(Struct):
 
 
 def copy_live(copy: HostCopy, deadline: float, progress: Progress, beside: bool = True) -> CopiedLive:
-    """Copies the held bytes that the parent lacks, or all, while the program runs and may free some.
+    """Copies the held bytes that neither parent nor former copy has, while the program runs and may free some.
 
     `copy_out` is the cut. beside: the device may run kernels beside the program's; else all is copied, and the cut,
     which the program stands still for, runs the first one.
@@ -57,13 +57,12 @@ def copy_live(copy: HostCopy, deadline: float, progress: Progress, beside: bool 
     if beside:
         make_ready(copy, deadline)
     with copy.lock, copy.memory.lock:
-        sizes, layout = copy.memory.sizes, pack(copy.memory.ranges, copy.memory.sizes)
-        copy.reserve(layout.size)
+        sizes, former = copy.memory.sizes, _former_books(copy)
+        live = _live_books(copy, former)
         assert copy.segments
-        copy.live = live = LiveCopy(layout, copy.parent)
-        live.begin(sizes)
-        segments, ranges = copy.segments.parts, [*copy.memory.ranges]
-    wanted = _wanted(copy, live, sizes, ranges if beside else (), deadline)
+        segments, ranges, layout = copy.segments.parts, [*copy.memory.ranges], live.layout
+    known = former is not None or (_has_parent(copy) and not live.whole)
+    wanted = _wanted(copy, live, sizes, ranges if beside and known else (), deadline)
     in_order = {id: wanted[id] for id in sorted(wanted, key=layout.offsets.__getitem__)}
     done, next_at, total = 0, 0.0, sum(size for parts in wanted.values() for _, size in parts)
     at_work, end = 0.0, began + deadline
@@ -89,11 +88,39 @@ def make_ready(copy: HostCopy, deadline: float) -> None:
             log.warning("the first hash of %s is not prepared: %s", copy.memory.name, error)
 
 
+def _former_books(copy: HostCopy) -> LiveCopy | None:
+    """Returns the books of a former copy, unless their hashes are of another key than the image's.
+
+    All is copied then, so that the next image can be built upon this one and on this copy. The locks are held.
+    """
+    return copy.live if copy.live and (copy.parent is None or copy.parent.key == copy.live.key) else None
+
+
+def _has_parent(copy: HostCopy) -> bool:
+    """Returns whether an image has bytes that the copy may lack. Without any it has told its key alone."""
+    return copy.parent is not None and bool(copy.parent.allocations)
+
+
+def _live_books(copy: HostCopy, former: LiveCopy | None) -> LiveCopy:
+    """Begins the books of a live copy, with its room; those of a former copy go on. Raises NoRoom. Locks are held."""
+    if former is None:
+        layout = pack(copy.memory.ranges, copy.memory.sizes)
+        copy.reserve(layout.size)
+        live = LiveCopy(layout, copy.parent)
+    else:
+        layout = former.laid_out_for(copy.memory.sizes)
+        copy.reserve_more(layout.size)
+        live = former.begun_again(layout, former.parent)
+    live.begin(copy.memory.sizes)
+    copy.live = live
+    return live
+
+
 def _wanted(
     copy: HostCopy, live: LiveCopy, sizes: Mapping[int, int], ranges: Sequence[DeviceRange], timeout: float
 ) -> Parts:
-    """Returns the parts that the parent lacks. `ranges`: that the device may hash; without them all is wanted."""
-    if live.parent is None or live.whole or not ranges:
+    """Returns the parts that the arena lacks. `ranges`: that the device may hash; without them all is wanted."""
+    if not ranges:
         return {id: [(0, size)] for id, size in sizes.items()}
     now = copy.memory.drain.hash(ranges, live.key, CHUNK_BYTES, timeout).digests
     return {id: live.stale(id, size, now.get(id))[1] for id, size in sizes.items()}
@@ -187,7 +214,7 @@ def _noted(copy: HostCopy, layout: Layout, ranges: Sequence[DeviceRange], end: f
     if copy.former is None or copy.room_bytes or not copy.memory.attachment.hashes_itself():
         yield
         return
-    books, hash = LiveCopy(layout), copy.memory.drain.hash
+    books, hash = LiveCopy(layout, copy.parent), copy.memory.drain.hash
     began = time.monotonic()
     with ThreadPoolExecutor(1, "gcr-hash") as pool:
         hashed = pool.submit(hash, ranges, books.key, CHUNK_BYTES, max(0.0, end - began))
@@ -272,6 +299,7 @@ def copy_on(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
     with copy.lock:
         _refuse_lost(snapshot)
         copy.give_room_back()
+        snapshot.later = ()  # the arena has it all
     return Moved(total, time.monotonic() - began)
 
 
@@ -299,7 +327,7 @@ def give_up_snapshot(copy: HostCopy, end: float) -> None:
 
 def _books(copy: HostCopy) -> LiveCopy | None:
     """Returns the books of a live copy, or new ones where only a parent is there. The locks are held."""
-    if copy.live is None and copy.parent:
+    if copy.live is None and _has_parent(copy):
         copy.live = LiveCopy(pack(copy.memory.ranges, copy.memory.sizes), copy.parent)
         copy.live.begin(copy.memory.sizes)
     return copy.live

@@ -93,14 +93,14 @@ class Imaging(Struct, eq=False):
         return self.claim.ready()
 
     def baselines(self, course: Course, targets: Sequence[Target]) -> dict[int, int]:
-        """Returns, by pid, descriptors of the parent's chunks, the caller's; none where there is no parent.
+        """Returns, by pid, descriptors of the parent's chunks, the caller's; of the key alone where there is no parent.
 
         Raises as `build_upon` does.
         """
         peer = self.build_upon(course, targets)
         found: dict[int, int] = {}
         try:
-            for target in targets if self.upon.parent else ():
+            for target in targets:
                 found[target.pid] = peer.baseline(target.pid)
         except BaseException:
             close_all([*found.values()])
