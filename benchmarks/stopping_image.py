@@ -190,7 +190,7 @@ def main() -> int:
     with TemporaryDirectory(dir="/dev/shm") as folder:
         source = Store(Path(folder) / "source")
         job.rounds(source, given.rounds)
-        shutil.copytree(source.path, Path(folder) / "target", copy_function=_sparse)
+        shutil.copytree(source.path, Path(folder) / "target", copy_function=sparse)
         target = Store(Path(folder) / "target")
         written(job, source)
         pulled(source, target)
@@ -199,7 +199,7 @@ def main() -> int:
     return 0
 
 
-def _sparse(one: str, other: str) -> None:
+def sparse(one: str, other: str) -> None:
     """Copies a file, and leaves holes where it has some."""
     with Path(one).open("rb") as source, Path(other).open("wb") as target:
         at, end = 0, os.fstat(source.fileno()).st_size

@@ -143,7 +143,8 @@ def test_what_an_earlier_pull_left_is_offered_by_the_next(
     (pack,) = store.images.manifest("warm").packs
     transfer = Transfer("pull")
     with ExitStack() as stack:
-        coming = ComingPack(Arriving(other, pack, transfer.check), transfer, stack)
+        arriving = Arriving(other, pack, transfer.check)
+        coming = ComingPack(arriving, stack.enter_context(arriving.opened()), transfer, stack)
         coming.begin()
         missing = coming.chunk_pieces(CHUNK_BYTES)
         noted = Noted(other.packs.folder / f"{pack.id}{NOTES}")

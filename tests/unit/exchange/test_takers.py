@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from certificates import certificate
-from imaging import check, write
+from imaging import check, described, mapped, write
 from nodes import TOKEN, pulled, running, shares
 from one_peer import BODY, HEAD, Answer, peer, says, whole, whole_and_closes
 from remotes import COMMON, OWN, contents
@@ -26,6 +27,7 @@ from gcr.image.exchange.giver import Connections
 from gcr.image.exchange.lines import NotSent
 from gcr.image.exchange.takers import SLOT, TakerGone, Takers
 from gcr.image.store.store import Store
+from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import Damaged
 from gcr.swarm.peer import Limits
 
@@ -271,7 +273,7 @@ def test_takers_are_for_large_images_and_several_processors(monkeypatch: pytest.
 
     class Made:
         def __init__(self, *given: object) -> None:
-            self.number = int(str(given[-1]))
+            self.number = int(str(given[3]))
             asked.append(self.number)
 
         def close(self) -> None:
@@ -298,6 +300,48 @@ def test_takers_are_for_large_images_and_several_processors(monkeypatch: pytest.
         (128, (most,), ([8], 16)),
     ):
         assert asyncio.run(numbers(processors, *sizes)) == found
+
+
+def making(store: Store) -> Iterator[None]:
+    """Writes an image, step by step: it goes on with each `next`."""
+    with ImageWriter(store, "warm", threads=3) as writer:
+        for data in (COMMON, OWN):
+            writer.add([(mapped(data), ())])
+            writer.send_ahead()
+            yield
+        writer.commit(described("warm", [len(COMMON), len(OWN)]))
+        yield
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_takers_of_a_pull_that_waits_are_ready_before_the_first_byte_and_end_with_it(
+    store: Store, other: Store, taken: list[int], is_wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, init = list[Takers](), Takers.__init__
+
+    def made(self: Takers, *given: Any) -> None:
+        init(self, *given)
+        found.append(self)
+
+    def go_on() -> None:
+        """The last step is the manifest: the loop runs on until all before it has come."""
+        if not all(taker.ready for taker in found[0]._all) or len(node.node._door._visits) < 2 * giver.LINES_OF_ONE:
+            return
+        if not is_wanted:
+            raise KeyError
+        next(steps, None)
+
+    monkeypatch.setattr(giver, "how_many", lambda: 2)
+    monkeypatch.setattr(Takers, "__init__", made)
+    steps = making(store)
+    with running(store.path) as node, nullcontext() if is_wanted else pytest.raises(KeyError):
+        moved = pulled(other, [node], wait_s=0.2, awaiting=go_on)
+        assert sum(taken) == moved.bytes_moved
+    assert all(taker._process.poll() is not None for taker in found[0]._all)
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(found[0].memory.fd)
+    if is_wanted:
+        check(other, "warm")
 
 
 def test_a_pull_without_room_for_takers_is_done_by_threads(

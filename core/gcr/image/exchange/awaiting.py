@@ -1,50 +1,127 @@
-"""An image that a node is making just now: the packs that it sends ahead, one after the other, and then the image."""
+"""An image that a node is making just now: the packs that it sends ahead, and then its manifest."""
 
 import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
 
+from gcr.image.exchange.bringing import TICK_S
 from gcr.image.exchange.giver import Node
+from gcr.image.exchange.incoming import Incoming
 from gcr.image.exchange.lines import NotSent
 from gcr.image.files import ahead
-from gcr.image.files.smallfiles import MOST_MANIFEST
+from gcr.image.files.manifest import Manifest
+from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, files_beside
 from gcr.image.pack.format import Pack
+from gcr.image.store.store import Store
+
+log = logging.getLogger(__name__)
 
 
-class Coming:
-    """The packs of one image. All calls within one event loop; `end` it."""
+class Awaited:
+    """One such image, and what comes of it before a pull asks for it. All calls within one event loop; `end` it.
 
-    def __init__(self, name: str, node: Node, wait_s: float) -> None:
-        """`wait_s`: seconds that one answer of the node may take."""
-        self._name, self._node, self._wait_s = name, node, wait_s
-        self._there: asyncio.Task[bytes | None] | None = None
+    mark: of the node's store · manifest: the bytes of its file, once the node has sent them
+    """
 
-    async def pack(self, number: int) -> Pack | bool:
-        """Returns the number-th pack, from 1 on; False once the image is there, or the node does not answer.
+    def __init__(self, name: str, node: Node, incoming: Incoming, opened: Callable[[], Store]) -> None:
+        """`opened`: opens the store until the end of the pull: a clean-up would remove the packs that come."""
+        self.node = node
+        self.mark = b""
+        self.manifest: bytes | None = None
+        self._name, self._incoming, self._opened = name, incoming, opened
+        self._store: Store | None = None
+        self._beside = dict[str, asyncio.Task[bytes | None]]()  # small files that were asked for, by their paths
 
-        Returns True where neither came for a while. Raises PeerUnusable, Damaged.
+    async def come(self, wait_s: float, check: Callable[[], object]) -> None:
+        """Begins to bring packs that the node sends ahead, until that has the image, or answers no more.
+
+        wait_s: seconds that one answer of the node may take · check: called meanwhile, may raise
+        Raises PeerUnusable, Damaged, and what `over` of the packs raises.
         """
-        asked = self._ask(f"{self._name}.ahead{number}", ahead.MOST)
-        self._there = self._there or self._ask(f"{self._name}.json", MOST_MANIFEST)
+        mark, greeting = asyncio.create_task(self.node.mark()), asyncio.create_task(self.node.greet())
+        coming = _Coming(self._name, self.node, wait_s)
         try:
-            await asyncio.wait({asked, self._there}, return_when=asyncio.FIRST_COMPLETED)
-            if self._there.done() and self._there.result() is None:
-                self._there = None
-                await asyncio.wait({asked})
-            if asked.done() and (found := asked.result()) is not None:
-                return ahead.noted(found, f"{self._node.name}/{self._name}.ahead{number}")
-            return self._there is None or not self._there.done()
-        except NotSent:
-            return False  # the caller asks for the image, and learns why
+            while not coming.is_over:
+                if pack := await coming.pack(TICK_S):
+                    log.info("image %s: a pack of %d bytes comes ahead", self._name, pack.bytes)
+                    self._begin([pack])
+                self._incoming.refuse_failed()
+                check()
+            if mark.done() and not mark.exception():  # else the caller asks for both, and learns why
+                self.mark, self.manifest = mark.result(), coming.manifest
         finally:
-            await _over(asked)
+            await coming.end()
+            await _end([mark, greeting])
+
+    async def begin(self, manifest: Manifest) -> None:
+        """Begins to bring all that is left of the image."""
+        for file in files_beside(manifest):
+            self._beside[file.path] = asyncio.create_task(self.node.small(Path(file.path).name, file.most))
+        self._begin(manifest.packs)
+
+    async def small(self, file: SmallFile) -> bytes | None:
+        """Returns a file that was asked for by `begin`, or asks for it. Raises NotSent, PeerUnusable."""
+        asked = self._beside.pop(file.path, None)
+        return await (asked or self.node.small(Path(file.path).name, file.most))
 
     async def end(self) -> None:
-        if self._there:
-            await _over(self._there)
+        await _end(self._beside.values())
 
-    def _ask(self, name: str, most: int) -> "asyncio.Task[bytes | None]":
+    def _begin(self, packs: Sequence[Pack]) -> None:
+        self._store = self._store or self._opened()
+        for pack in packs:
+            self._incoming.begin(self._store, pack, self.node.name)
+
+
+class _Coming:
+    """The packs that a node sends ahead of an image, one after the other, and then the manifest.
+
+    manifest: the bytes of its file, once that is there · is_over: it is there, or the node does not answer
+    """
+
+    def __init__(self, name: str, node: Node, wait_s: float) -> None:
+        self._name, self._node, self._wait_s = name, node, wait_s
+        self.manifest: bytes | None = None
+        self.is_over, self._number = False, 1
+        self._note, self._there = self._asked_note(), self._asked_manifest()
+
+    async def pack(self, seconds: float) -> Pack | None:
+        """Returns the next pack; None where none came for so long, or it is over. Raises PeerUnusable, Damaged."""
+        await asyncio.wait({self._note, self._there}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if self._there.done():  # it names all packs: the notes that have not come yet need not come
+                self.manifest = self._there.result()
+                self.is_over = self.manifest is not None
+                self._there = self._there if self.is_over else self._asked_manifest()
+            elif self._note.done():
+                return self._taken(self._note.result())
+        except NotSent:  # the caller asks for the image, and learns why
+            self.is_over = True
+        return None
+
+    def _taken(self, found: bytes | None) -> Pack | None:
+        """Returns the pack of a note, and asks for the next one."""
+        number = self._number
+        self._number += found is not None
+        self._note = self._asked_note()
+        return found if found is None else ahead.noted(found, f"{self._node.name}/{self._name}.ahead{number}")
+
+    async def end(self) -> None:
+        await _end([self._note, self._there])
+
+    def _asked_note(self) -> "asyncio.Task[bytes | None]":
+        return self._asked(f"{self._name}.ahead{self._number}", ahead.MOST)
+
+    def _asked_manifest(self) -> "asyncio.Task[bytes | None]":
+        return self._asked(f"{self._name}.json", MOST_MANIFEST)
+
+    def _asked(self, name: str, most: int) -> "asyncio.Task[bytes | None]":
         return asyncio.create_task(self._node.small(name, most, self._wait_s))
 
 
-async def _over(task: "asyncio.Task[bytes | None]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+async def _end(tasks: "Collection[asyncio.Task[Any]]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from gcr.exchangeerrors import PeerUnusable, PiecesMissing
 from gcr.image.exchange.giver import Giver, Loan
 from gcr.image.exchange.known import Known, Piece, Pieces
 from gcr.image.exchange.lines import NotSent
+from gcr.image.exchange.wire import Told, ToldPack
 from gcr.image.remote.transfer import Transfer
 from gcr.imageerrors import Damaged
 from gcr.swarm.peer import Limits
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 
 class Hands:
-    """Threads that compare and write. A transfer gets on while none of their works hangs."""
+    """Threads that compare and write, for all works of a pull. A transfer gets on while none of them hangs."""
 
     def __init__(self, transfer: Transfer) -> None:
         self._pool = ThreadPoolExecutor(THREADS, "gcr-pull")
@@ -37,12 +38,11 @@ class Hands:
         self._ended = True
         self._tell_at = 0.0
 
-    async def do(self, work: Callable[..., T], *given: object) -> T:
-        """Returns the result of `work`, which runs to its end even if the caller is cancelled."""
+    def begin(self, work: Callable[..., T], *given: object) -> "asyncio.Future[T]":
         future = asyncio.get_running_loop().run_in_executor(self._pool, work, *given)
         self._working.add(future)
         future.add_done_callback(self._over)
-        return await asyncio.shield(future)
+        return future
 
     def check(self) -> None:
         """Raises DeadlinePassed. A disk that hangs makes the transfer silent."""
@@ -55,11 +55,6 @@ class Hands:
             self._tell_at = now + TICK_S
             self._transfer.report()
 
-    async def rest(self) -> None:
-        """Returns once no work runs."""
-        while self._working:
-            await asyncio.wait(self._working)
-
     def close(self) -> None:
         self._pool.shutdown()
 
@@ -68,6 +63,26 @@ class Hands:
         self._ended = True
         if not future.cancelled():
             future.exception()  # it was raised to the caller, or the caller has left
+
+
+class Works:
+    """The works of one purpose, such as one pack: others may go on when these are over."""
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+        self._working: set[asyncio.Future[Any]] = set()
+
+    async def do(self, work: Callable[..., T], *given: object) -> T:
+        """Returns the result of `work`, which runs to its end even if the caller is cancelled."""
+        future = self._hands.begin(work, *given)
+        self._working.add(future)
+        future.add_done_callback(self._working.discard)
+        return await asyncio.shield(future)
+
+    async def rest(self) -> None:
+        """Returns once none of them runs."""
+        while self._working:
+            await asyncio.wait(self._working)
 
 
 class Brought:
@@ -89,12 +104,17 @@ class Bringing:
         brought: Brought,
         limits: Limits,
         came: Callable[[Piece], object],
+        whole: Collection[str] = (),
     ) -> None:
-        """`came` is called for each piece that is here; givers that are distrusted already are not asked."""
+        """`came` is called for each piece that is here; givers that are distrusted already are not asked.
+
+        whole: givers that have all of the pieces, as is known: none is asked for that before it has failed once
+        """
         self._pieces = Pieces(pieces)
         self._givers = {giver.name: giver for giver in givers if giver.name not in brought.distrusted}
         self._known = {name: Known(self._pieces) for name in self._givers}
-        self._hands, self._brought, self._came = hands, brought, came
+        self._hands, self._brought, self._came, self._whole = hands, brought, came, {*whole}
+        self._works = Works(hands)
         last = {name: giver.last for name, giver in self._givers.items()}
         sizes = [piece.size for piece in pieces]
         self._swarm = Swarm(sizes, last, limits, Random(), time.monotonic())
@@ -119,7 +139,7 @@ class Bringing:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-            await self._hands.rest()
+            await self._works.rest()
 
     async def _wait(self, seconds: float) -> None:
         self._news.clear()
@@ -153,7 +173,7 @@ class Bringing:
 
     async def _look(self, giver: Giver, known: Known) -> None:
         try:
-            told = await giver.told(known.look(), self._pieces.packs)
+            told = await self._told(giver, known)
         except (NotSent, PeerUnusable) as error:
             log.info("%s: %s", giver.name, error)
             self._forget(giver)
@@ -161,6 +181,12 @@ class Bringing:
             return
         news = known.learned(told)
         self._swarm.told(giver.name, time.monotonic(), news.has, news.given, news.growing)
+
+    async def _told(self, giver: Giver, known: Known) -> Told:
+        if giver.name not in self._whole:
+            return await giver.told(known.look(), self._pieces.packs)
+        self._whole.discard(giver.name)
+        return Told({id: ToldPack(whole=True) for id in self._pieces.packs})
 
     def _forget(self, giver: Giver) -> None:
         """Has the giver tell all of its pieces again. What a look under way brings goes with the former knowledge."""
@@ -177,7 +203,7 @@ class Bringing:
             return
         self._brought.bytes[giver.name] += piece.size
         try:
-            await self._hands.do(_take, piece, loan)
+            await self._works.do(_take, piece, loan)
         except Damaged as error:
             self._distrust(giver.name, number, error)
             return

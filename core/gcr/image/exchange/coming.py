@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from gcr.image.chunks.entry import BLOCK
+from gcr.image.chunks.entry import BLOCK, padded
 from gcr.image.chunks.index import Run
 from gcr.image.exchange.known import Piece
 from gcr.image.exchange.notes import Notes
@@ -21,6 +21,8 @@ from gcr.image.remote.transfer import Transfer
 from gcr.imageerrors import Damaged
 
 LEAST_PIECE, MOST_PIECE = 1 << 20, 8 << 20  # bytes, but for a chunk that is larger
+PIECE_AHEAD = 4 << 20  # bytes of a piece of a pack that comes ahead of its image: of such a pack several come at once
+_OF_AN_INDEX = 4 << 10  # bytes of a pack to each byte of its index: 64 for a chunk of 256 KiB, more than any has
 _OF_ALL = 256 << 20  # bytes of one piece of each giver
 _PIECES, _PIECES_OF_ONE = 512, 64  # of an image; more of a large one
 
@@ -38,10 +40,10 @@ def piece_bytes(total: int, givers: int) -> int:
 class ComingPack:
     """One pack, open for this pull alone within the stack. Everything raises Damaged, WrongImage, OSError."""
 
-    def __init__(self, arriving: Arriving, transfer: Transfer, stack: ExitStack) -> None:
-        self.arriving, self._transfer = arriving, transfer
+    def __init__(self, arriving: Arriving, fd: int, transfer: Transfer, stack: ExitStack) -> None:
+        """`fd`: of the locked file (Arriving.opened)."""
+        self.arriving, self._fd, self._transfer = arriving, fd, transfer
         self.pack = arriving.pack
-        self._fd = stack.enter_context(arriving.opened())
         notes = arriving.path.with_name(f"{self.pack.id}{NOTES}")
         self._notes = Notes(notes, self.pack.seal)
         stack.callback(self._notes.close)
@@ -63,8 +65,11 @@ class ComingPack:
         except Damaged:
             os.ftruncate(self._fd, 0)
 
-    def footer_pieces(self) -> Sequence[Piece]:
-        return [] if self._reader else [Piece(self.pack, self.pack.bytes - BLOCK, BLOCK, self._take_footer)]
+    def footer_pieces(self, with_index: bool = False) -> Sequence[Piece]:
+        """Returns the piece of the footer; or of the end of the pack, which has an index of chunks of a usual size."""
+        end = BLOCK + padded(self.pack.bytes // _OF_AN_INDEX)
+        size = min(end if with_index else BLOCK, self.pack.bytes)
+        return [] if self._reader else [Piece(self.pack, self.pack.bytes - size, size, self._take_footer)]
 
     def index_pieces(self) -> Sequence[Piece]:
         if self._reader or not self._footer:
@@ -122,12 +127,15 @@ class ComingPack:
         return Piece(self.pack, at, size, take)
 
     def _take_footer(self, data: memoryview) -> None:
-        footer = Footer.from_bytes(bytes(data))
+        last = data[-BLOCK:]
+        footer = Footer.from_bytes(bytes(last))
         right = footer.is_sealed(self.pack.seal) and footer.bounds(self.pack.bytes)
-        if not right or any(data[len(footer.facts) + len(footer.seal) :]):
+        if not right or any(last[len(footer.facts) + len(footer.seal) :]):
             raise Damaged.of(f"{self.pack.id}{SUFFIX}", "its footer is not what was pushed")
         self._footer = footer
-        put(self._fd, self.pack.bytes - BLOCK, data)
+        put(self._fd, self.pack.bytes - BLOCK, last)
+        if BLOCK <= (before := self.pack.bytes - footer.index_at()) <= len(data):
+            self._take_index(data[-before:-BLOCK])
 
     def _take_index(self, data: memoryview) -> None:
         """The file is as long as the pack by now: its footer came before."""

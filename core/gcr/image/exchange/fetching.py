@@ -15,12 +15,13 @@ MOST_PACKET = 256 << 10  # bytes; the kernel sends no larger ones
 
 
 class Begin(Struct, frozen=True, tag=True):
-    """bytes: of the shared memory · token: None for none"""
+    """bytes: of the shared memory · token: None for none · lines: so many connections to the first peer at once"""
 
     peers: Sequence[PeerAddress]
     token: str | None
     trust: Trust
     bytes: int
+    lines: int = 0
 
 
 class Fetch(Struct, frozen=True, tag=True):

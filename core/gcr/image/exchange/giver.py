@@ -15,7 +15,20 @@ from gcr.image.disk.bounce import huge_buffer
 from gcr.image.exchange.address import PeerAddress, Trust
 from gcr.image.exchange.lines import Lines, NotSent, threads
 from gcr.image.exchange.takers import TakerGone, Takers, how_many
-from gcr.image.exchange.wire import IMAGES, LOOK, MARK, MOST_TOLD, PACKS, Look, Told, ToldPack, packed, parsed, waiting
+from gcr.image.exchange.wire import (
+    IMAGES,
+    LOOK,
+    MARK,
+    MOST_MARK,
+    MOST_TOLD,
+    PACKS,
+    Look,
+    Told,
+    ToldPack,
+    packed,
+    parsed,
+    waiting,
+)
 from gcr.image.pack.format import Pack
 from gcr.image.remote.remote import Remote, pack_path
 from gcr.imageerrors import Damaged, StoreUnusable
@@ -24,6 +37,7 @@ from gcr.swarm.peer import Limits
 log = logging.getLogger(__name__)
 
 LEAST_TO_TAKE = 1 << 30  # bytes for which takers are started: each costs 0.1 s of a processor, and 16 MB of memory
+LINES, LINES_OF_ONE = 8, 2  # connections that a pull makes before there is something to ask for, and one of its takers
 
 
 class Loan(Struct, frozen=True):
@@ -74,7 +88,11 @@ class Node:
 
     async def mark(self) -> bytes:
         """Returns the mark of its store, b"" if it has no store. Raises NotSent, PeerUnusable."""
-        return await self._lines.whole(MARK, 4096) or b""
+        return await self._lines.whole(MARK, MOST_MARK) or b""
+
+    async def greet(self) -> None:
+        """Makes connections before they are needed."""
+        await self._lines.greet(LINES)
 
     async def small(self, name: str, most: int, wait_s: float = 0.0) -> bytes | None:
         """Returns a small file of an image, None if there is none after `wait_s` seconds.
@@ -160,16 +178,31 @@ class Connections:
         With one processor, or two, they would be in each other's way.
         """
         self._expected += size
-        if self.takers or self._expected < LEAST_TO_TAKE or (number := how_many()) < 2:
+        if self._expected >= LEAST_TO_TAKE:
+            self._start_takers(0)
+
+    def await_bytes(self) -> None:
+        """The first peer will have something to send, in a while: starts takers that are connected with it by then."""
+        self._start_takers(LINES_OF_ONE)
+
+    def _start_takers(self, lines: int) -> None:
+        if self.takers or (number := how_many()) < 2:
             return
         try:
-            self.takers = Takers(*self._asked, number)
+            self.takers = Takers(*self._asked, number, lines)
         except OSError as error:
             log.warning("bytes of the image are taken by threads, and by no process of their own: %s", error)
 
     def limits(self, limits: Limits) -> Limits:
         """Returns the limits of a pull: each taker reads a piece, while another one of it is compared and written."""
         return replace(limits, requests=max(limits.requests, 2 * self.takers.number)) if self.takers else limits
+
+    def have_come(self) -> None:
+        """All bytes are here: ends the takers, beside what is left to do."""
+        if self.takers:
+            self.takers.end()
+            self._threads.submit(self.takers.free)
+            self.takers = None
 
     async def close(self) -> None:
         if self.takers:

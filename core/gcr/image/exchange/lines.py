@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from gcr.exchangeerrors import PeerUnusable
 from gcr.image.exchange.address import PeerAddress
 from gcr.image.exchange.heads import END, MOST_HEAD, AnswerHead, request_head
+from gcr.image.exchange.wire import MARK, MOST_MARK
 
 T = TypeVar("T")
 
@@ -70,6 +71,10 @@ class Line:
             found = bytearray(head.size)
             self._body(made, head, came, memoryview(found), lambda: None)
             return None if head.status == HTTPStatus.NOT_FOUND else bytes(found)
+
+    def greet(self, headers: Mapping[str, str]) -> None:
+        """Connects, and shows the token: a peer soon ends connections of strangers. Raises NotSent, PeerUnusable."""
+        self.whole(MARK, headers, MOST_MARK, None)
 
     @contextmanager
     def _sent(self) -> Iterator[None]:
@@ -185,6 +190,11 @@ class Lines:
     ) -> bytes | None:
         """Returns an answer of `most` bytes or fewer, None where there is none. Raises NotSent, PeerUnusable."""
         return await self._by(lambda line: line.whole(path, {**self._headers, **(headers or {})}, most, body))
+
+    async def greet(self, number: int) -> None:
+        """Makes so many connections, which rest then. Raises nothing: the first request says what is wrong."""
+        asked = (self._by(lambda line: line.greet(self._headers)) for _ in range(number))
+        await asyncio.gather(*asked, return_exceptions=True)
 
     async def _by(self, ask: Callable[[Line], T]) -> T:
         """Asks by a connection that rests, or by a new one."""

@@ -7,7 +7,7 @@ any pull (remote/pull.py).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -18,14 +18,13 @@ from gcr.cutroot import MOST as MOST_OF_A_ROOT
 from gcr.cutroot import Root
 from gcr.exchangeerrors import ImagesDiffer, PeerUnusable
 from gcr.image.crypto.cipher import Cipher
-from gcr.image.disk.durable import sync
 from gcr.image.disk.failing import usable, with_room
 from gcr.image.exchange.address import PeerAddress, Trust
-from gcr.image.exchange.awaiting import Coming
-from gcr.image.exchange.bringing import THREADS, TICK_S, Bringing, Brought, Hands
-from gcr.image.exchange.coming import ComingPack, piece_bytes
+from gcr.image.exchange.awaiting import Awaited
+from gcr.image.exchange.bringing import TICK_S, Brought, Hands
+from gcr.image.exchange.coming import ComingPack
 from gcr.image.exchange.giver import Bucket, Connections, Giver, Node
-from gcr.image.exchange.known import Piece
+from gcr.image.exchange.incoming import Incoming, each_of
 from gcr.image.exchange.lines import NotSent
 from gcr.image.exchange.wire import MOST_PACKS
 from gcr.image.files.manifest import Manifest
@@ -39,14 +38,12 @@ from gcr.image.remote.pull import Elsewhere, opened, pull_from
 from gcr.image.remote.push import Moved
 from gcr.image.remote.transfer import Transfer
 from gcr.image.store.store import Store
-from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable, WrongImage
+from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable
 from gcr.swarm.peer import Limits
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-COMPARING = THREADS - 1  # steps that compare packs once more at once: the threads that are left take what comes
 
 
 class Share(Struct, frozen=True):
@@ -93,7 +90,7 @@ def pull_from_peers(
     elsewhere = Elsewhere(remote_at(url, cipher), name) if url else None
     with Swarming(name, peers, elsewhere, cipher, transfer) as swarming:
         if awaiting:
-            swarming.await_image(folder, transfer, awaiting)
+            swarming.await_image(folder, awaiting)
         moved = pull_from(swarming, folder, transfer, cipher)
     brought = swarming.brought
     shares = [Share(peer, size, peer in brought.distrusted) for peer, size in sorted(brought.bytes.items())]
@@ -115,56 +112,62 @@ class Swarming:
         self, name: str, peers: Peers, elsewhere: Elsewhere | None, cipher: Cipher, transfer: Transfer
     ) -> None:
         self._name, self._peers, self._elsewhere, self._cipher = name, peers, elsewhere, cipher
-        self.brought = Brought()
-        self._hands = Hands(transfer)
-        self._nodes: Sequence[Node] = ()
-        self._givers: Sequence[Giver] = ()
+        self._transfer, self._hands = transfer, Hands(transfer)
         self._having: Sequence[Node] = ()  # those with the image's manifest
+        self._stack = ExitStack()
+        self._awaited: Awaited | None = None
 
     def __enter__(self) -> Self:
         self._peers.trust.check()
         self._runner = asyncio.Runner()
         self._connections = self._runner.run(self._opened())
-        self._nodes = self._connections.nodes
-        self._givers = [*self._nodes, *([Bucket(self._elsewhere.remote)] if self._elsewhere else [])]
+        givers: list[Giver] = [*self._nodes, *([Bucket(self._elsewhere.remote)] if self._elsewhere else [])]
+        self._incoming = Incoming(self._connections, givers, self._hands, self._peers.limits, self._transfer)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._runner.run(self._closed())
-        self._runner.close()
-        self._hands.close()
+        with self._stack:
+            self._runner.run(self._closed())
+            self._runner.close()
+            self._hands.close()
+
+    @property
+    def brought(self) -> Brought:
+        return self._incoming.brought
+
+    @property
+    def _nodes(self) -> Sequence[Node]:
+        return self._connections.nodes
 
     async def _opened(self) -> Connections:
         return Connections(self._peers.addresses, self._peers.token, self._peers.trust)
 
     async def _closed(self) -> None:
+        if self._awaited:
+            await self._awaited.end()
+        await self._incoming.end()
         await self._connections.close()
 
     # ---- an image that is being made ----------------------------------------------------------------------------
 
-    def await_image(self, folder: Path, transfer: Transfer, check: Callable[[], object]) -> None:
-        """Brings packs that the first node sends ahead, until that has the image, or answers no more.
+    def await_image(self, folder: Path, check: Callable[[], object]) -> None:
+        """Begins to bring packs that the first node sends ahead, until that has the image, or answers no more.
 
-        They are of no image until then, and stay if there will be none. `check` is called between them, and may raise.
+        They are of no image until then, and stay if there will be none. `check` is called meanwhile, and may raise.
         Raises as `pull` does.
         """
-        coming, number = Coming(self._name, self._nodes[0], self._peers.wait_s), 1
-        try:
-            while came := self._done(coming.pack(number)):
-                if isinstance(came, Pack):
-                    self._bring_ahead(folder, came, transfer)
-                    number += 1
-                check()
-        finally:
-            self._runner.run(coming.end())
+        node, wait_s = self._connections.nodes[0], self._peers.wait_s
 
-    def _bring_ahead(self, folder: Path, pack: Pack, transfer: Transfer) -> None:
-        with usable(folder), with_room(folder, lambda: transfer.left), opened(folder, transfer, self._cipher) as store:
-            if not store.packs.has(pack):
-                transfer.total += pack.bytes
-                self.bring(store, [pack], transfer)
-                sync(store.packs.folder)
-                log.info("image %s: a pack of %d bytes came ahead", self._name, pack.bytes)
+        def opened_store() -> Store:
+            return self._stack.enter_context(opened(folder, self._transfer, self._cipher))
+
+        self._awaited = Awaited(self._name, node, self._incoming, opened_store)
+        self._runner.run(self._connecting())
+        with usable(folder), with_room(folder, lambda: self._transfer.left):
+            self._runner.run(self._awaited.come(wait_s, check))
+
+    async def _connecting(self) -> None:
+        self._connections.await_bytes()
 
     # ---- which image --------------------------------------------------------------------------------------------
 
@@ -180,6 +183,8 @@ class Swarming:
             raise ImagesDiffer(f"there are {len(seals)} images {self._name!r}: {_by_image(every)}", hint=_ONE)
         having = {each.at for each in found}
         self._having = [node for node in self._nodes if node.name in having]
+        if self._awaited and self._awaited.manifest:
+            self._runner.run(self._awaited.begin(every[0].manifest))
         return every[0].manifest, every[0].stored
 
     async def _asked(self) -> tuple[list[Found], list[str]]:
@@ -188,8 +193,7 @@ class Swarming:
 
         async def ask(node: Node) -> None:
             try:
-                mark = await node.mark()
-                stored = await node.small(f"{self._name}.json", MOST_MANIFEST, self._peers.wait_s)
+                mark, stored = await self._said_by(node)
             except NotSent as error:
                 log.warning("%s does not answer: %s", node.name, error)
                 away.append(f"{node.name}: {error}")
@@ -199,8 +203,14 @@ class Swarming:
                 address = f"{node.name}/{manifest_path(self._name)}"
                 found.append(Found(node.name, manifest_of(self._name, stored, self._cipher, address), stored))
 
-        await _each(ask, self._nodes)
+        await each_of(ask, self._nodes)
         return sorted(found, key=lambda each: each.at), away
+
+    async def _said_by(self, node: Node) -> tuple[bytes, bytes | None]:
+        """Returns the mark of a node's store, and the manifest as the node has it. Raises NotSent, PeerUnusable."""
+        if self._awaited and self._awaited.node is node and self._awaited.manifest:
+            return self._awaited.mark, self._awaited.manifest
+        return await node.mark(), await node.small(f"{self._name}.json", MOST_MANIFEST, self._peers.wait_s)
 
     def _there(self, found: bool) -> Found | None:
         """Returns the image of the store elsewhere. Where nodes have the image, it need not answer."""
@@ -234,7 +244,7 @@ class Swarming:
         error: Damaged | None = None
         for node in self._having:
             try:
-                found = self._done(node.small(Path(file.path).name, file.most))
+                found = self._done(self._small_of(node, file))
                 said = file.said(found, self._cipher, f"{node.name}/{file.path}")
             except NotSent as failure:
                 log.warning("%s: %s", node.name, failure)
@@ -247,6 +257,11 @@ class Swarming:
         if self._elsewhere:
             return self._elsewhere.small(file)
         raise error or PeerUnusable(f"no peer sends {file.path}: {', '.join(node.name for node in self._having)}")
+
+    async def _small_of(self, node: Node, file: SmallFile) -> bytes | None:
+        if self._awaited and self._awaited.node is node:
+            return await self._awaited.small(file)
+        return await node.small(Path(file.path).name, file.most)
 
     def root(self, manifest: Manifest) -> Root | None:
         """Asks one node after the other, then the store elsewhere. Raises Damaged where no root was right."""
@@ -268,63 +283,23 @@ class Swarming:
 
     def bring(self, store: Store, missing: Sequence[Pack], transfer: Transfer) -> None:
         """Brings packs, so many at a time as a node tells about at once, in the order that all pulls keep."""
-        size = piece_bytes(sum(pack.bytes for pack in missing), len(self._givers))
-        packs = sorted(missing, key=lambda pack: pack.id)  # two pulls that want the same packs lock them in one order
+        left = self._runner.run(self._incoming.over(missing))
+        transfer.skip(sum(pack.bytes for pack in missing) - sum(pack.bytes for pack in left))  # they count already
+        size = self._incoming.piece_bytes(left)
+        packs = sorted(left, key=lambda pack: pack.id)  # two pulls that want the same packs lock them in one order
         for first in range(0, len(packs), MOST_PACKS):
             with ExitStack() as stack:
                 coming = list[ComingPack]()
                 for pack in packs[first : first + MOST_PACKS]:
-                    each = ComingPack(Arriving(store, pack, transfer.check), transfer, stack)
+                    arriving = Arriving(store, pack, transfer.check)
+                    each = ComingPack(arriving, stack.enter_context(arriving.opened()), transfer, stack)
                     if not each.is_there():
                         coming.append(each)
-                self._runner.run(self._bring(coming, size, transfer))
+                self._runner.run(self._incoming.bring(coming, size))
+        self._runner.run(self._come())
 
-    async def _bring(self, coming: Sequence[ComingPack], size: int, transfer: Transfer) -> None:
-        self._connections.expect(sum(each.pack.bytes for each in coming))
-        await _each(lambda each: self._hands.do(each.begin), coming)
-        packs = {each.pack.id: each for each in coming}
-        finishing, comparing = set[asyncio.Task[None]](), asyncio.Semaphore(COMPARING)
-
-        def came(piece: Piece) -> None:
-            transfer.add(piece.size)
-
-        def chunks_came(piece: Piece) -> None:
-            came(piece)
-            pack = packs[piece.pack.id]
-            pack.left -= 1
-            if not pack.left:
-                finishing.add(asyncio.create_task(self._finish(pack, comparing)))
-
-        try:
-            await self._round([piece for each in coming for piece in each.footer_pieces()], came)
-            await self._round([piece for each in coming for piece in each.index_pieces()], came)
-            found = await asyncio.gather(*(self._hands.do(each.chunk_pieces, size) for each in coming))
-            for each in coming:
-                if not each.left:
-                    finishing.add(asyncio.create_task(self._finish(each, comparing)))
-            await self._round([piece for pieces in found for piece in pieces], chunks_came)
-            while any(not task.done() for task in finishing):
-                self._hands.check()
-                await asyncio.wait(finishing, timeout=TICK_S)
-            for task in finishing:
-                task.result()
-        finally:
-            await self._hands.rest()
-            await asyncio.gather(*finishing, return_exceptions=True)
-
-    async def _finish(self, pack: ComingPack, comparing: asyncio.Semaphore) -> None:
-        """Compares a pack once more, from the disk, and gives it its name. Raises Damaged, WrongImage, OSError."""
-
-        async def compare(step: Callable[[], object]) -> None:
-            async with comparing:
-                await self._hands.do(step)
-
-        try:
-            await _each(compare, await self._hands.do(pack.comparisons))
-        except (WrongImage, Damaged):
-            await self._hands.do(pack.discard)
-            raise
-        await self._hands.do(pack.finish)
+    async def _come(self) -> None:
+        self._connections.have_come()
 
     def _done(self, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of work that asks peers. Raises DeadlinePassed, and what it raises."""
@@ -339,24 +314,12 @@ class Swarming:
         finally:
             task.cancel()
 
-    async def _round(self, pieces: Sequence[Piece], came: Callable[[Piece], object]) -> None:
-        limits = self._connections.limits(self._peers.limits)
-        await Bringing(pieces, self._givers, self._hands, self.brought, limits, came).run()
-
     def _of_elsewhere(self) -> Elsewhere:
         assert self._elsewhere, "an image comes from a node or from elsewhere"
         return self._elsewhere
 
 
 _ONE = "name only peers that have the image that is meant"
-
-
-async def _each(work: Callable[[T], Awaitable[object]], items: Sequence[T]) -> None:
-    """Does the work for all at once; raises the first error once all are over."""
-    done = await asyncio.gather(*map(work, items), return_exceptions=True)
-    for each in done:
-        if isinstance(each, BaseException):
-            raise each
 
 
 def _by_image(found: Sequence[Found]) -> str:

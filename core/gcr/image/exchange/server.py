@@ -40,7 +40,7 @@ STALLED_S = 30.0  # a peer that takes none of a unit for so long is given up
 IDLE_S = 75.0  # between two requests of a connection
 BODY_S = 10.0
 _LOOK_S = 0.5
-_AGAIN_S = 0.005  # between two looks for a file that a peer waits for
+_AGAIN_S = 0.002  # between two looks for a file that a peer waits for
 _LAST_WORDS_S = 1.0  # for connections to end, once the exchange does
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})\Z")
 _ENDING = (signal.SIGTERM, signal.SIGINT)

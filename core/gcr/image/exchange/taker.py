@@ -49,6 +49,20 @@ class Taker:
         self._resting: dict[int, list[Line]] = defaultdict(list)
         self._working: dict[int, Line] = {}
 
+    def greet(self, lines: int) -> None:
+        """Begins to make connections to the first peer: the first requests need not wait for them."""
+        for _ in range(lines):
+            self._pool.submit(self._greet, Line(self._peers[0], self._tls))
+
+    def _greet(self, line: Line) -> None:
+        try:
+            line.greet(self._headers)
+        except (NotSent, PeerUnusable):  # the first request says why
+            line.close()
+            return
+        with self._lock:
+            self._resting[0].append(line)
+
     def obey(self, order: Fetch | Drop) -> None:
         with self._lock:
             match order:
@@ -93,6 +107,7 @@ def main(argv: list[str]) -> int:
     begin = to_taker.decode(channel.recv(MOST_PACKET))
     assert isinstance(begin, Begin)
     taker = Taker(channel, memory, begin)
+    taker.greet(begin.lines)
     channel.send(packed(Ready()))
     while packet := channel.recv(MOST_PACKET):
         order = to_taker.decode(packet)

@@ -157,25 +157,30 @@ class _Taker:
     def _lose(self, error: Exception) -> None:
         """Kills the taker; its requests raise TakerGone."""
         log.warning("a process that takes bytes of an image has ended: %s", error)
-        self.ready = False
-        self._end()
+        self.end()
+        self.wait()
         asked, self.asked = self.asked, {}
         for each in asked.values():
             each.answer.set_exception(TakerGone(str(error)))
 
-    def _end(self) -> None:
-        self._loop.remove_reader(self._channel)
-        self._channel.close()
-        self._kill()
+    def end(self) -> None:
+        """Kills the taker, and does not wait for its end."""
+        self.ready = False
+        if self._channel.fileno() >= 0:
+            self._loop.remove_reader(self._channel)
+            self._channel.close()
+            self._process.kill()
 
-    def _kill(self) -> None:
-        self._process.kill()
+    def wait(self) -> None:
+        """Waits for the end of the killed process, on any thread."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
 
-    def close(self) -> None:
-        if self._channel.fileno() >= 0:
-            self._end()
+    def _kill(self) -> None:
+        self._process.kill()
+        self.wait()
+
+    def give_up(self) -> None:
         for each in self.asked.values():
             each.answer.cancel()
 
@@ -183,10 +188,12 @@ class _Taker:
 class Takers:
     """All takers of one pull, `number` of them. All calls within one event loop, but for `memory.free`."""
 
-    def __init__(self, peers: Sequence[PeerAddress], token: str | None, trust: Trust, number: int) -> None:
-        """Raises OSError."""
+    def __init__(
+        self, peers: Sequence[PeerAddress], token: str | None, trust: Trust, number: int, lines: int = 0
+    ) -> None:
+        """`lines`: connections to the first peer that each makes at once. Raises OSError."""
         self.memory, self.number = Memory(), number
-        begin = Begin(peers=peers, token=token, trust=trust, bytes=self.memory.bytes)
+        begin = Begin(peers=peers, token=token, trust=trust, bytes=self.memory.bytes, lines=lines)
         self._all = list[_Taker]()
         self._peers = {address: number for number, address in enumerate(peers)}
         try:
@@ -219,10 +226,21 @@ class Takers:
         taker = min(ready, key=lambda taker: len(taker.asked))
         await taker.fetch(self._peers[address], path, headers, _Asked(slot, moved))
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Kills all takers, and does not wait for their end: `free` does. What they were asked for is given up."""
         for taker in self._all:
-            taker.close()
+            taker.end()
+            taker.give_up()
+
+    def free(self) -> None:
+        """Waits for the end of killed takers, and gives their memory back. On any thread; once."""
+        for taker in self._all:
+            taker.wait()
         self.memory.close()
+
+    def close(self) -> None:
+        self.end()
+        self.free()
 
 
 def _started(channel: int, memory: int) -> "subprocess.Popen[bytes]":

@@ -29,6 +29,7 @@ MOST_PACKS = 64  # in one Look
 MOST_RUNS = 4096  # of one pack in one Told
 MOST_LOOK = 64 << 10  # bytes
 MOST_TOLD = 16 << 20
+MOST_MARK = 4096
 MOST_WAIT_S = 10  # for a file that is not there yet
 _WAIT = re.compile(r"wait=([0-9]{1,4}(?:\.[0-9]{1,6})?)\Z")
 

@@ -40,15 +40,23 @@ class Arriving(Struct, frozen=True):
         """Opens and locks the file; waits for another pull that brings the same pack."""
         while True:
             self.check()
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                if _is_ours(fd, self.path):
-                    os.utime(fd)  # it is wanted, even if no byte comes this time
+            with self.opened_at_once() as fd:
+                if fd is not None:
                     yield fd
                     return
-            finally:
-                os.close(fd)
             time.sleep(POLL)
+
+    @contextmanager
+    def opened_at_once(self) -> Iterator[int | None]:
+        """Opens and locks the file; yields None where another pull brings the same pack."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            is_ours = _is_ours(fd, self.path)
+            if is_ours:
+                os.utime(fd)  # it is wanted, even if no byte comes this time
+            yield fd if is_ours else None
+        finally:
+            os.close(fd)
 
     def reader(self) -> PackReader:
         """Raises Damaged unless the end is there, by which the rest can be compared."""
