@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.json import decode
 from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "native" / "sim"))
@@ -155,11 +154,11 @@ def test_a_program_comes_back_as_it_was(
     os.waitpid(running.root, 0)
     assert (sum(each.stat().st_size for each in dump.glob("pages-*")) < 8 * MIB) == leaves
     with ImageReader(store, "one") as reader:
-        bring(reader, there)
-    put = {each.pid: each.runs for each in decode((there / aside.NOTE).read_bytes(), type=list[Aside])}
+        kept = bring(reader, there)
+    put = {each.pid: each.runs for each in kept}
     assert sum(run.size for run in put[running.root]) > (23 if forks else 31) * MIB
     saving.wait_until_free(ids)
-    found = saving.restore(CRIU, pids, there, Wishes(), SECONDS, lambda: aside.fill(there))
+    found = saving.restore(CRIU, pids, there, Wishes(), SECONDS, lambda: aside.fill(kept))
     assert running.asked() == running.before
     if forks:
         assert found and found.pages * PAGE > 8 * MIB  # among them those that both have
@@ -277,12 +276,13 @@ def test_a_process_that_is_gone_is_not_filled(program: Callable[[bool], Program]
     ids = running.ids()
     saving.dump(CRIU, running.root, dump, Wishes(), SECONDS, lambda _ended: None)
     os.waitpid(running.root, 0)
-    aside.put_aside(dump)
+    kept = put_aside(dump)
+    assert kept
     saving.wait_until_free(ids)
 
     def killed_before() -> None:
         os.kill(running.root, signal.SIGKILL)
-        until_raised(lambda: aside.fill(dump))
+        until_raised(lambda: aside.fill(kept))
 
     with pytest.raises(NotRestored, match="could not be filled"):
         saving.restore(CRIU, [running.root], dump, Wishes(), SECONDS, killed_before)
@@ -304,8 +304,9 @@ def test_criu_is_told_to_leave_pages_where_it_can(monkeypatch: pytest.MonkeyPatc
 def test_where_the_kernel_forbids_it_criu_restores_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "overrules_protection", lambda: False)
     laid(tmp_path, {7: ([(1000, 512, PRESENT)], [(1000, 512, PRIVATE)])})
-    aside.put_aside(tmp_path)
-    assert not (tmp_path / aside.NOTE).exists()
+    assert not put_aside(tmp_path)
+    monkeypatch.undo()
+    assert put_aside(tmp_path)
 
 
 # ---- which pages ------------------------------------------------------------------------------------------------
@@ -321,6 +322,17 @@ def laid(folder: Path, processes: dict[int, Memory], rseq: int = 0) -> None:
         (folder / f"core-{pid}.img").write_bytes(core(rseq))
         pages = [page for first, count, _ in entries for page in range(first, first + count)]
         (folder / f"pages-{number}.img").write_bytes(b"".join(page_of(pid, page) for page in pages))
+
+
+def put_aside(folder: Path) -> list[Aside]:
+    """Takes what CRIU need not restore out of the files of a dump."""
+    found = list[Aside]()
+    for each in aside.spared(folder, lambda name: (folder / name).stat().st_size):
+        pages = folder / each.pagemap.pages
+        memory = memoryview(bytearray(pages.read_bytes()))
+        pages.unlink()
+        found.append(each.divide(folder, memory))
+    return found
 
 
 def page_of(pid: int, page: int) -> bytes:
@@ -359,9 +371,7 @@ def test_each_page_is_criu_s_or_aside_with_its_bytes(drawn: list[tuple[list[Span
         folder = Path(name)
         laid(folder, processes, rseq * PAGE + 64)
         patch.setattr(aside, "_LEAST", 0)
-        aside.put_aside(folder)
-        note = folder / aside.NOTE
-        put = {each.pid: each for each in decode(note.read_bytes(), type=list[Aside])} if note.exists() else {}
+        put = {each.pid: each for each in put_aside(folder)}
         for number, pid in enumerate(processes, 1):
             there, private = drawn[number - 1]
             found, text = dict[int, bytes](), (folder / f"pages-{number}.img").read_bytes()
@@ -375,5 +385,5 @@ def test_each_page_is_criu_s_or_aside_with_its_bytes(drawn: list[tuple[list[Span
                     others = [pages_in(each) for one, (each, _) in enumerate(drawn, 7) if one != pid]
                     assert page not in found and page in pages_in(private) and page != rseq
                     assert not any(page in other for other in others)
-                    found[page] = (folder / put[pid].file).read_bytes()[run.at + done : run.at + done + PAGE]
+                    found[page] = put[pid].memory[run.at + done : run.at + done + PAGE]
             assert found == {page: page_of(pid, page) for page in pages_in(there)}

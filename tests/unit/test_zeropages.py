@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imaging import imaged
+from imaging import folder_of, imaged
 from pagemaps import OF_A_FILE, PAGE, PRESENT, PRIVATE, WINDOW, Entry, entries_of, memory, pagemap
 
+from gcr.cli import bringing
 from gcr.cli.bringing import bring
 from gcr.criu import aside, saving
 from gcr.criu.pages import chunk_sizes
@@ -120,6 +121,20 @@ def test_memory_that_is_not_understood_comes_back_whole(
     assert brought(tmp_path, entries, areas, pages) == pages
 
 
+def test_where_memory_is_short_criu_restores_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = b"7" * (MIB := 1 << 20) * 2
+    files = {"pagemap-7.img": pagemap([(1000, 512, PRESENT)]), "mm-7.img": memory([(1000, 512, PRIVATE)])}
+    there = folder_of(tmp_path / "in", {**files, "pages-1.img": whole})
+    imaged(Store(tmp_path / "store"), "one", there, sizes=chunk_sizes(there, WINDOW))
+    for room, keeps in ((4 * MIB - 1, False), (4 * MIB, True)):
+        monkeypatch.setattr(bringing, "available_host_bytes", lambda room=room: room)
+        (there := tmp_path / f"{room}").mkdir()
+        with ImageReader(Store(tmp_path / "store"), "one") as reader:
+            kept = bring(reader, there)
+        assert [bytes(each.memory) for each in kept] == ([whole] if keeps else [])
+        assert (there / "pages-1.img").read_bytes() == (b"" if keeps else whole)
+
+
 def said(lines: int, answers: Path, count: int) -> str:
     """Asks, and returns the last of so many lines."""
     os.write(lines, b"?\n")
@@ -145,10 +160,10 @@ def test_criu_restores_what_is_left(tmp_path: Path) -> None:
     process.wait()
     imaged(Store(tmp_path / "store"), "one", tmp_path / "in", sizes=chunk_sizes(tmp_path / "in", 1 << 18))
     with ImageReader(Store(tmp_path / "store"), "one") as reader:
-        bring(reader, tmp_path / "out")
+        kept = bring(reader, tmp_path / "out")
     saved, left = (max(each.stat().st_size for each in (tmp_path / name).glob("*-*.img")) for name in ("in", "out"))
-    assert left < saved - (6 << 20)
-    saving.restore(CRIU, [pid], tmp_path / "out", Wishes(), SECONDS, lambda: aside.fill(tmp_path / "out"))
+    assert max(left, sum(len(each.memory) for each in kept)) < saved - (6 << 20)
+    saving.restore(CRIU, [pid], tmp_path / "out", Wishes(), SECONDS, lambda: aside.fill(kept))
     try:
         assert said(lines, tmp_path / "answers", 3) == before
     finally:

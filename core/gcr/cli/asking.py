@@ -263,6 +263,13 @@ def _end_with(parent: int) -> None:
         os._exit(0)
 
 
+def outlive() -> None:
+    """Has this child go on after its parent's end from here on."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
+
+
 def _let_go_of_output(line: Line) -> None:
     for handler in [*logging.getLogger().handlers]:
         logging.getLogger().removeHandler(handler)

@@ -1,23 +1,46 @@
-"""CRIU's files of an image come into a folder, each byte compared with its name."""
+"""CRIU's files of an image come into a folder, each byte compared with its name; the rest is kept for the processes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from gcr.criu import aside, zeropages
+from gcr.criu.aside import Aside
 from gcr.criu.pagemap import PAGE
+from gcr.image.disk.bounce import huge_buffer
 from gcr.image.read.folder import bring_file, bring_folder
-from gcr.image.read.reader import ImageReader
+from gcr.image.read.reader import ImageReader, Span
 from gcr.listing import listed
+from gcr.memory.hostmemory import available_host_bytes
+
+_MARGIN = 2  # times the bytes that are kept: the processes have them, too, before they go
 
 
-def bring(reader: ImageReader, folder: Path) -> None:
+def bring(reader: ImageReader, folder: Path) -> Sequence[Aside]:
     """Makes CRIU's files in a folder, each byte compared, but for pages of zeros that CRIU need not restore.
 
-    A file that is there was brought before, by the same reader. Raises Damaged, StoreUnusable and others of the store.
+    Returns the memory that is in none of them, compared as well: `aside.fill` writes it to the processes. Where there
+    is too little room for that CRIU restores all. A file that is there was brought before, by the same reader.
+    Raises Damaged, StoreUnusable and others of the store, OSError.
     """
     pages = {name for name in reader.files if name.startswith("pages-")}
     bring_folder(reader, folder, reader.files.keys() - pages - {each.name for each in listed(folder)})
-    spare = zeropages.spare(folder, lambda name: reader.files[name][1].bytes if name in pages else -1)
-    bring_folder(reader, folder, pages - spare.keys())
-    for name, each in spare.items():
-        each.leave_out(bring_file(reader, name, folder, each.spans, PAGE))
-    aside.put_aside(folder)
+    bytes_of = {name: reader.files[name][1].bytes for name in pages}
+    left = dict[str, Sequence[Span]]()
+    for name, each in zeropages.spare(folder, lambda name: bytes_of.get(name, -1)).items():
+        left[name] = [*reader.zeros(name, each.spans, PAGE)]
+        bytes_of[name] -= sum(end - begin for begin, end in left[name])
+        each.leave_out(left[name])
+    kept = _that_fit(aside.spared(folder, lambda name: bytes_of.get(name, -1)))
+    for name in pages - {each.pagemap.pages for each in kept}:
+        bring_file(reader, name, folder, left.get(name, ()))
+    return [_kept(reader, each, folder, left.get(each.pagemap.pages, ())) for each in kept]
+
+
+def _that_fit(found: Sequence[aside.Spared]) -> Sequence[aside.Spared]:
+    return found if _MARGIN * sum(each.size for each in found) <= available_host_bytes() else ()
+
+
+def _kept(reader: ImageReader, found: aside.Spared, folder: Path, left: Sequence[Span]) -> Aside:
+    memory = huge_buffer(found.size)[: found.size]
+    reader.read_file(found.pagemap.pages, memory, left)
+    return found.divide(folder, memory)

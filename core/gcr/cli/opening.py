@@ -1,11 +1,15 @@
 """An image that is opened once: a child tells what is in it, and then brings the files of its processes.
 
 To open an image takes longer the more chunks it has, and an interpreter has to be forked for it. The child reads while
-its parent registers the job, looks whether CRIU works, and so on.
+its parent registers the job, looks whether CRIU works, and so on. The memory that CRIU need not restore stays in the
+child. It writes that to the processes once CRIU has made them, and ends.
 """
 
 import os
-from collections.abc import Callable, Iterator
+import resource
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,16 +17,24 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gcr.cli.asking import Asking, Line, Talk
+from gcr.cli.asking import Asking, Line, Talk, outlive
 from gcr.cli.revivable import Revivable, revivable
+from gcr.errors import GcrError
+from gcr.faults import reach
+from gcr.imageerrors import NotRestored
 
 if TYPE_CHECKING:
+    from gcr.criu.aside import Aside
     from gcr.image.store.store import Store
 
 Open = Callable[["Callable[[Store | None, Line], None]"], Asking[None]]
 """Returns what asks a child to look at the store of an image."""
 
-_FOUND = "found"
+_FOUND, _BROUGHT = "found", "brought"
+_FILL, _FILLED = b"fill", b"filled"
+_MOST_WORDS = 1 << 16  # bytes of the child's answer
+_FILL_S, _FILL_BYTES_PER_S = 60.0, 100e6  # its time, and more for each byte
+_SWITCH_S = 0.0005  # as in the image helper: several threads compare chunks
 
 
 class Opening(Struct):
@@ -31,26 +43,40 @@ class Opening(Struct):
     found: Revivable
     _asking: Asking[None]
     _talk: Talk
-    _wanted: int
+    _orders: socket.socket
     _within: ExitStack
 
     def bring(self, folder: Path) -> None:
         """Begins to bring the files of the processes to a folder, but those that are there."""
-        os.write(self._wanted, os.fsencode(folder))
+        self._orders.send(os.fsencode(folder))
 
     def await_brought(self) -> None:
-        """Returns once all of them are there, each byte compared. Raises Damaged, StoreUnusable, DeadlinePassed …"""
+        """Returns once all bytes are there, or in the child, each compared. Raises Damaged, StoreUnusable …"""
         self._asking.begin_anew()
-        self._asking.awaited(self._talk)
-        self.end()
+        self._asking.awaited(self._talk, _BROUGHT)
+
+    def fill(self) -> None:
+        """Has the child write what it has to the processes, which CRIU has made and holds. Raises NotRestored.
+
+        A process that was forked since may call it, too; one call in all.
+        """
+        try:
+            self._orders.settimeout(_FILL_S + self.found.bytes / _FILL_BYTES_PER_S)
+            self._orders.send(_FILL)
+            said = self._orders.recv(_MOST_WORDS)
+        except OSError as error:
+            raise NotRestored(f"the process that had the memory of the processes did not answer: {error}") from error
+        finally:
+            self._orders.close()
+        if said != _FILLED:
+            raise NotRestored(said.decode() or "the process that had the memory of the processes has died")
 
     def end(self) -> None:
         """Ends the child."""
         self._within.close()
 
     def let_go(self) -> None:
-        """Closes the descriptors, in a process that was forked since: the child is its parent's."""
-        os.close(self._wanted)
+        """Closes what `fill` does not need, in a process that was forked since: the child is its parent's."""
         os.close(self._talk.fd)
 
 
@@ -61,24 +87,41 @@ def opening(image: str, open: Open, meanwhile: Callable[[], object] = lambda: No
     Raises NoSuchImage, Damaged, WrongImage and others of the store, and as `open`.
     """
     with ExitStack() as stack:
-        told, wanted = os.pipe()
-        stack.callback(os.close, wanted)
-        try:
-            asking = open(partial(_serve, image, told, wanted))
+        orders, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stack.callback(orders.close)
+        with its:
+            asking = open(partial(_serve, image, its, orders))
             talk = stack.enter_context(asking.under_way())
-        finally:
-            os.close(told)
         meanwhile()
-        yield Opening(asking.awaited(talk, _FOUND), asking, talk, wanted, stack)
+        yield Opening(asking.awaited(talk, _FOUND), asking, talk, orders, stack)
 
 
-def _serve(image: str, told: int, wanted: int, store: "Store | None", line: Line) -> None:
+def _serve(image: str, orders: socket.socket, others: socket.socket, store: "Store | None", line: Line) -> None:
     """Runs in the child."""
     from gcr.cli.bringing import bring  # its parent need not wait for these imports
 
-    os.close(wanted)
+    others.close()
+    sys.setswitchinterval(_SWITCH_S)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold memory of the program
     with revivable(image, store) as (found, reader):
         line.tell(_FOUND, found)
-        folder = os.read(told, os.pathconf("/", "PC_PATH_MAX"))
-        if reader and folder:
-            bring(reader, Path(os.fsdecode(folder)))
+        folder = orders.recv(os.pathconf("/", "PC_PATH_MAX"))
+        if not (reader and folder):
+            return
+        kept = bring(reader, Path(os.fsdecode(folder)))
+        outlive()  # its parent's end: the half that stays of a detached job asks for the rest
+        line.tell(_BROUGHT, None)
+    if orders.recv(len(_FILL)) == _FILL:  # else no process is there any more that would ask
+        orders.send(_filled(kept))
+
+
+def _filled(kept: "Sequence[Aside]") -> bytes:
+    """Returns the answer, once memory was written to the processes."""
+    from gcr.criu.aside import fill
+
+    try:
+        reach("restore.fill")
+        fill(kept)
+    except (GcrError, OSError) as error:
+        return str(error).encode()[:_MOST_WORDS] or repr(error).encode()
+    return _FILLED

@@ -87,7 +87,9 @@ class Reviving(Struct, frozen=True):
             simulate=simulated,
             simulator=parts.simulator_of(simulated) if simulated else None,
             environment=dict(decision.environment),
-            revival=replace(revival, prepare=partial(self._prepare, opened, revival), let_go=opened.let_go),
+            revival=replace(
+                revival, prepare=partial(self._prepare, opened, revival), let_go=opened.let_go, fill=opened.fill
+            ),
             reviver=reviver,
         )
 

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from gcr.cli.asking import Asking, Line
 from gcr.cli.opening import opening
 from gcr.criu import known, program, tree
@@ -38,7 +40,7 @@ def reviver(store: str, image: str, log: str | None) -> Iterator[Revival]:
     ):
         opened.bring(folder)
         opened.await_brought()
-        revival = revival_in(folder, criu, KeptImage(store, image))
+        revival = replace(revival_in(folder, criu, KeptImage(store, image)), fill=opened.fill)
         revival.refuse_impossible(log)
         yield revival
 

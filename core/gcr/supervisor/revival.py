@@ -15,7 +15,7 @@ from threading import Thread
 
 from msgspec import Struct
 
-from gcr.criu import aside, tree
+from gcr.criu import tree
 from gcr.criu.tree import SavedTree
 from gcr.errors import GcrError
 from gcr.job.decisions import KeptImage, text_of
@@ -52,6 +52,7 @@ class Revival(Struct, frozen=True):
     in_place: it comes back on the devices that it left
     prepare: called by the starter once the job is registered; there is no process before it returns
     let_go: called in the half that stays of a detached job, which has descriptors of its starter's
+    fill: called once CRIU has made the processes and holds them: writes the memory to them that CRIU's files lack
     """
 
     criu: Path
@@ -63,6 +64,7 @@ class Revival(Struct, frozen=True):
     in_place: bool = False
     prepare: Callable[[], object] = lambda: None
     let_go: Callable[[], object] = lambda: None
+    fill: Callable[[], object] = lambda: None
 
     @property
     def fills(self) -> ParkedIn | None:
@@ -92,7 +94,7 @@ class Revival(Struct, frozen=True):
         streams, limit = tree.streams_of(self.saved, log), RESTORE_S + size / RESTORE_BYTES_PER_S
 
         def taken_in() -> None:
-            aside.fill(self.folder)
+            self.fill()
             record = self.stopped.as_restored(self.image)
             tell(Revived(self.stopped.root, text_of(record).decode()))
 

@@ -1,6 +1,7 @@
 """An image is opened once: what is told of it, and what is brought, are of the same image, and no child stays."""
 
 import os
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from imaging import folder_of, imaged
 from gcr.cli.asking import Asking, Line
 from gcr.cli.opening import Opening, opening
 from gcr.image.store.store import Store
-from gcr.imageerrors import Damaged, NoSuchImage
+from gcr.imageerrors import Damaged, NoSuchImage, NotRestored
 from gcr.testing.machine import until
 
 FILES = {"core-7.img": b"one", "tree.json": b"note"}
@@ -53,7 +54,9 @@ def test_what_is_told_and_what_is_brought_are_of_one_image(store: Path, folder: 
         imaged(Store(store), "one", folder_of(folder.parent / "later", {"core-7.img": b"two"}))
         opened.bring(folder)
         opened.await_brought()
-        until(lambda: not alive(), 20, "the child ends once it has brought all")
+        assert alive(), "it has the memory of the processes"
+        opened.fill()
+        until(lambda: not alive(), 20, "the child ends once it has written that")
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == {**FILES, "tree.json": b"mine"}
 
 
@@ -90,9 +93,59 @@ def test_a_process_that_was_forked_within_the_block_does_not_end_the_child(store
 
 
 def _left(opened: Opening) -> int:
-    fds = [Path(f"/proc/self/fd/{fd}") for fd in (opened._wanted, opened._talk.fd)]
-    there = [fd.exists() for fd in fds]
+    talk, orders = (Path(f"/proc/self/fd/{fd}") for fd in (opened._talk.fd, opened._orders.fileno()))
+    there = talk.exists(), orders.exists()
     opened.let_go()
+    there = *there, talk.exists(), orders.exists()
     with suppress(OSError):  # an error that ends the process
         opened.end()
-    return 0 if all(there) and not any(fd.exists() for fd in fds) else 1
+    return 0 if (*there, orders.exists()) == (True, True, False, True, False) else 1
+
+
+def test_a_process_that_was_forked_within_the_block_has_the_memory_filled(store: Path, folder: Path) -> None:
+    with opening("one", opens(store)) as opened:
+        opened.bring(folder)
+        opened.await_brought()
+        if not (pid := os.fork()):
+            opened.let_go()
+            opened.fill()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        with pytest.raises(NotRestored, match=r"has died|did not answer"):  # it has ended
+            opened.fill()
+
+
+def test_a_child_that_has_the_memory_outlives_its_starter_and_not_the_processes_that_ask(
+    store: Path, folder: Path
+) -> None:
+    told, tell = os.pipe()
+    if not (starter := os.fork()):
+        starter_of_mine = os.getpid()
+        with opening("one", opens(store)) as opened:
+            opened.bring(folder)
+            opened.await_brought()
+            if os.fork():
+                os.kill(os.getpid(), signal.SIGKILL)
+            opened.let_go()
+            until(lambda: os.getppid() != starter_of_mine, 20, "its starter has died")
+            opened.fill()
+            os.write(tell, b"filled")
+            os._exit(0)
+    os.close(tell)
+    os.waitpid(starter, 0)
+    with os.fdopen(told, "rb") as stream:
+        assert stream.read() == b"filled"
+
+
+@pytest.mark.parametrize("fault", ["fail", "die"])
+def test_memory_that_is_not_written_is_told(
+    store: Path, folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = folder.parent / "rules"
+    rules.write_text(f"restore.fill {fault}\n")
+    monkeypatch.setenv("GCR_FAULTS", str(rules))
+    with opening("one", opens(store)) as opened:
+        opened.bring(folder)
+        opened.await_brought()
+        with pytest.raises(NotRestored, match="injected" if fault == "fail" else "has died"):
+            opened.fill()

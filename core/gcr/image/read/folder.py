@@ -23,15 +23,11 @@ def put_files(contents: Mapping[str, bytes], folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-def bring_file(
-    reader: ImageReader, name: str, folder: Path, spare: Sequence[Span] = (), unit: int = 1
-) -> Sequence[Span]:
-    """Makes a file without the chunks of zeros that lie in the `spare` spans. Returns the spans that were left out.
+def bring_file(reader: ImageReader, name: str, folder: Path, left: Sequence[Span] = ()) -> None:
+    """Makes a file without the spans that are `left` out, which are chunks of zeros. Other zeros are holes.
 
-    Other zeros are holes. `unit`: of which chunks that are left out are multiples.
     Raises Damaged, StoreUnusable; FileExistsError, and OSError where the folder's file system is full.
     """
-    left = [*reader.zeros(name, spare, unit)]
     size = reader.files[name][1].bytes - sum(end - begin for begin, end in left)
     made = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -41,4 +37,3 @@ def bring_file(
         raise failed.error from failed
     finally:
         os.close(made)
-    return left

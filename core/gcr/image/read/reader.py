@@ -88,14 +88,15 @@ class ImageReader:
             at += length
         self._bring(wanted, target, Into.TARGET_IF_CACHED)
 
-    def read_file(self, name: str, target: memoryview) -> None:
-        """Reads a file into a target that is zero. Raises UsageError for an unknown name, or a target of another size.
+    def read_file(self, name: str, target: memoryview, left: Sequence[Span] = ()) -> None:
+        """Reads a file, without the spans that are `left` out, into a target that is zero. Writes no zeros there.
 
-        Writes no zeros there.
+        The target has bytes that were not compared until this returns, and after an error. Raises UsageError for an
+        unknown name, or a target of another size.
         """
-        if self._file(name)[1].bytes != len(target):
+        if self._file(name)[1].bytes != len(target) + sum(end - begin for begin, end in left):
             raise UsageError(f"image {self.name} has no file {name!r} of {len(target)} bytes")
-        self._bring(self._kept(name, ()), target, Into.BUFFER)
+        self._bring(self._kept(name, left), target, Into.TARGET_IF_CACHED)
 
     def write_file(self, name: str, fd: int, left: Sequence[Span] = ()) -> None:
         """Writes a file, without the spans that are `left` out, to an empty one of its size; other zeros are holes.
