@@ -23,7 +23,7 @@ from gcr.image.files.references import RECORD_BYTES, ZEROS, References
 from gcr.image.pack.reader import OpenPack
 from gcr.image.read.fetching import GROUP_BYTES
 from gcr.image.read.folder import bring_file
-from gcr.image.read.places import checked_places
+from gcr.image.read.places import Places, checked_places
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
@@ -190,8 +190,7 @@ def test_a_wrong_reference_anywhere_in_a_run_is_found(store: Store, wrong: str, 
     said = bytearray(store.cipher.decrypt(references_path("warm"), stored, "warm"))
     checked_places(store, manifest, References(bytes(said)), packs)
     REFERENCES[wrong](said, number * RECORD_BYTES)
-    with pytest.raises(Damaged, match="warm: a chunk is not where it should be"):
-        checked_places(store, manifest, References(bytes(said)), packs)
+    refuses(store, manifest, References(bytes(said)))
 
 
 def test_references_to_more_than_a_pack_has_are_found(store: Store) -> None:
@@ -204,21 +203,29 @@ def test_references_to_more_than_a_pack_has_are_found(store: Store) -> None:
     forged = replace(manifest, processes=(replace(process, table=replace(process.table, handles=(larger,))),))
     names = [*packs[0].chunks.names(0, 2), bytes(32), bytes(32)]
     said = b"".join(struct.pack("<32sII", name, 0, 1 + n * CHUNK // BLOCK) for n, name in enumerate(names))
-    with pytest.raises(Damaged, match="where it should be"):
-        checked_places(store, forged, References(said), packs)
+    refuses(store, forged, References(said))
 
 
 @pytest.mark.parametrize("size", [2 * CHUNK + 99, 2 * CHUNK + 101, 3 * CHUNK])
 def test_a_chunk_of_another_size_than_its_pack_says_is_found(store: Store, size: int) -> None:
     manifest = write(store, "warm", [bytes_of(1, 2 * CHUNK + 100)], chunk_bytes=CHUNK)
-    packs = [store.packs.reader(pack) for pack in manifest.packs]
     references = store.images.references(manifest)
     (process,) = manifest.processes
     (handle,) = process.table.handles
     other = replace(handle, spec=replace(handle.spec, size=size))
     forged = replace(manifest, processes=(replace(process, table=replace(process.table, handles=(other,))),))
-    with pytest.raises(Damaged, match="where it should be"):
-        checked_places(store, forged, references, packs)
+    refuses(store, forged, references)
+
+
+def refuses(store: Store, manifest: Manifest, references: References) -> None:
+    """Asserts that a check of all, and a look at each chunk alone, finds a chunk that is not where it should be."""
+    packs = [store.packs.reader(pack) for pack in manifest.packs]
+    with pytest.raises(Damaged, match="warm: a chunk is not where it should be"):
+        checked_places(store, manifest, references, packs)
+    with pytest.raises(Damaged, match="warm: a chunk is not where it should be"):
+        places = Places(store, manifest, references, packs)
+        for first in range(len(places.sizes)):
+            assert [*places.parts(first, first + 1)]
 
 
 def index_of(sizes: Sequence[int]) -> Index:

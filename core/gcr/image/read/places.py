@@ -1,17 +1,17 @@
 """The places of an image's chunks, as runs: chunks that follow each other in the image and in a pack, or are zeros.
 
-Most images have few runs. The places of a million chunks are then a few numbers, and are found as fast.
+Most images have few runs. The places of a million chunks are then a few numbers, and are found as fast. An image with
+scattered changes has many: each is found, and compared with the pack, once its chunks are asked for.
 """
 
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
 from gcr.image.chunks.chunk import NAME_BYTES
 from gcr.image.chunks.entry import PLACED
-from gcr.image.chunks.index import Index
 from gcr.image.chunks.records import Records
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.references import ZEROS, References
@@ -20,7 +20,7 @@ from gcr.image.pack.reader import PackReader
 from gcr.image.store.store import Store
 from gcr.imageerrors import Damaged
 
-_Run = tuple[int, int, int]  # number of its first chunk in the image, pack or ZEROS, number of the chunk in the pack
+_SHORT = 32  # chunks of a run that are looked at one by one
 
 
 class Part(Struct, frozen=True):
@@ -41,85 +41,126 @@ class Part(Struct, frozen=True):
         return self.there + self.end - self.first
 
 
-class Places:
-    """The place of each chunk of an image. `sizes`: of all chunks, in bytes."""
-
-    def __init__(self, sizes: "array[int]", runs: Iterable[_Run]) -> None:
-        self.sizes = sizes
-        self._firsts, self._packs, self._there = array("Q"), array("I"), array("Q")
-        for first, pack, there in runs:
-            self._firsts.append(first)
-            self._packs.append(pack)
-            self._there.append(there)
-        self._firsts.append(len(sizes))
-
-    def runs(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yields number of the first chunk, the one behind the last, pack or ZEROS, number of the chunk in the pack."""
-        return zip(self._firsts[:-1], self._firsts[1:], self._packs, self._there, strict=True)
-
-    def parts(self, first: int, end: int) -> Iterator[Part]:
-        """Yields the chunks from `first` up to `end`, in order."""
-        run = bisect_right(self._firsts, first) - 1
-        while first < end:
-            until = min(end, self._firsts[run + 1])
-            there = self._there[run] + first - self._firsts[run]
-            yield Part(first, until, sum(self.sizes[first:until]), self._packs[run], there)
-            first, run = until, run + 1
-
-
-_SHORT = 32  # chunks
-
-
 class _Misplaced(Exception):
     """A chunk is not where its reference says."""
 
 
+class Places:
+    """The place of each chunk of an image. `sizes`: of all chunks, in bytes. Thread-safe."""
+
+    def __init__(self, store: Store, manifest: Manifest, references: References, packs: Sequence[PackReader]) -> None:
+        """`packs`: of the manifest, in order. Raises Damaged where there are more or fewer references than chunks."""
+        self.sizes = chunk_sizes(manifest)
+        self._references, self._indexes = references, [pack.chunks for pack in packs]
+        self._name_of_zeros: Callable[[int], bytes] = store.cipher.name_of_zeros
+        self._image = store.images.folder / manifest.name
+        if len(references) != len(self.sizes):
+            raise self._damaged()
+
+    def parts(self, first: int, end: int) -> Iterator[Part]:
+        """Yields the chunks from `first` up to `end`, in order. Raises Damaged unless each is where it should be."""
+        try:
+            for part in self._runs(first, end):
+                self._refuse_other(part)
+                yield part
+        except _Misplaced:
+            raise self._damaged() from None
+
+    def check(self) -> None:
+        """Raises Damaged unless all chunks are where they should be. Compares all at once."""
+        try:
+            self._refuse_others([*self._runs(0, len(self.sizes))])
+        except _Misplaced:
+            raise self._damaged() from None
+
+    def _damaged(self) -> Damaged:
+        return Damaged.of(self._image, "a chunk is not where it should be")
+
+    # ---- runs --------------------------------------------------------------------------------------------------------
+
+    def _runs(self, first: int, end: int) -> Iterator[Part]:
+        """Yields the runs, by packs and blocks alone. Raises _Misplaced."""
+        packs, blocks = self._references.packs, self._references.blocks
+        while first < end:
+            pack, there, borders = packs[first], 0, None
+            if pack != ZEROS:
+                there, borders = self._number_of(blocks[first], pack), self._indexes[pack].borders
+            until = first + self._count(first, end, borders, there)
+            yield Part(first, until, sum(self.sizes[first:until]), pack, there)
+            first = until
+
+    def _count(self, first: int, end: int, borders: "array[int] | None", there: int) -> int:
+        """Returns how many chunks, up to `end`, are of the pack of the first one and follow it there. None: of zeros.
+
+        Looks at a few chunks one by one, as most runs of an image with scattered changes are short, and then compares
+        whole stretches.
+        """
+        packs, blocks, most = self._references.packs, self._references.blocks, end - first
+        if borders is not None:
+            most = min(most, len(borders) - 1 - there)  # the last border is the end of the pack
+        pack, count, near = packs[first], 1, min(most, _SHORT)
+        if borders is None:
+            while count < near and packs[first + count] == pack:
+                count += 1
+        else:
+            while count < near and packs[first + count] == pack and blocks[first + count] == borders[there + count]:
+                count += 1
+        if count < near or near == most:
+            return count
+
+        def follow(count: int) -> bool:
+            if packs[first : first + count] != packs[first : first + 1] * count:
+                return False
+            return borders is None or blocks[first : first + count] == borders[there : there + count]
+
+        return _largest(follow, near, most)
+
+    def _number_of(self, block: int, pack: int) -> int:
+        number = self._indexes[pack].find(block) if pack < len(self._indexes) else None
+        if number is None:
+            raise _Misplaced
+        return number
+
+    # ---- names -------------------------------------------------------------------------------------------------------
+
+    def _refuse_other(self, part: Part) -> None:
+        """Raises _Misplaced unless names and sizes are those of the pack, or of zeros."""
+        sizes = self.sizes[part.first : part.end]
+        if part.pack == ZEROS:
+            there, at = Records(self._zeros(sizes, PLACED.size), PLACED.size), 0
+        else:
+            index, at = self._indexes[part.pack], part.there
+            there = index
+            if index.sizes[at : part.until] != sizes:
+                raise _Misplaced
+        if not self._references.same_names(part.first, part.end, there, at):
+            raise _Misplaced
+
+    def _refuse_others(self, parts: Sequence[Part]) -> None:
+        """Raises _Misplaced unless names and sizes of all chunks are those of the packs, or of zeros."""
+        size = max((index.record_bytes for index in self._indexes), default=PLACED.size)  # the same in all of a store
+        there = Records(b"".join(self._there(part, size) for part in parts), size)
+        if there.column(NAME_BYTES + 4) != self.sizes:
+            raise _Misplaced
+        if not self._references.same_names(0, len(self._references), there, 0):
+            raise _Misplaced
+
+    def _there(self, part: Part, record_bytes: int) -> bytes:
+        """Returns the records that the packs have of a run; those of zeros are made up."""
+        if part.pack == ZEROS:
+            return self._zeros(self.sizes[part.first : part.end], record_bytes)
+        return self._indexes[part.pack].packed(part.there, part.until)
+
+    def _zeros(self, sizes: "array[int]", record_bytes: int) -> bytes:
+        named = {size: PLACED.pack(self._name_of_zeros(size), 0, size).ljust(record_bytes, b"\0") for size in {*sizes}}
+        return b"".join(map(named.__getitem__, sizes))
+
+
 def checked_places(store: Store, manifest: Manifest, references: References, packs: Sequence[PackReader]) -> Places:
     """Returns the places of all chunks. Raises Damaged unless each is where the references say."""
-    indexes, sizes = [pack.chunks for pack in packs], chunk_sizes(manifest)
-    try:
-        places = Places(sizes, _runs(references, indexes))
-        _refuse_others(places, references, indexes, store.cipher.name_of_zeros)
-    except _Misplaced:
-        raise Damaged.of(store.images.folder / manifest.name, "a chunk is not where it should be") from None
+    places = Places(store, manifest, references, packs)
+    places.check()
     return places
-
-
-def _runs(references: References, indexes: Sequence[Index]) -> Iterator[_Run]:
-    """Yields the runs, by packs and blocks alone."""
-    packs, blocks, number = references.packs, references.blocks, 0
-    while number < len(packs):
-        pack = packs[number]
-        there = 0 if pack == ZEROS else _number_of(blocks[number], pack, indexes)
-        yield number, pack, there
-        number += _count(packs, blocks, number, None if pack == ZEROS else indexes[pack].borders, there)
-
-
-def _count(packs: "array[int]", blocks: "array[int]", first: int, borders: "array[int] | None", there: int) -> int:
-    """Returns how many chunks from `first` on are of the same pack and follow each other in it. None: of zeros.
-
-    Looks at a few chunks one by one, as most runs of an image with scattered changes are short, and then compares whole
-    stretches.
-    """
-    pack, most = packs[first], len(packs) - first
-    if borders is not None:
-        most = min(most, len(borders) - 1 - there)  # the last border is the end of the pack
-    count, near = 1, min(most, _SHORT)
-    if borders is None:
-        while count < near and packs[first + count] == pack:
-            count += 1
-    else:
-        while count < near and packs[first + count] == pack and blocks[first + count] == borders[there + count]:
-            count += 1
-    if count < near or near == most:
-        return count
-
-    def follow(count: int) -> bool:
-        if packs[first : first + count] != packs[first : first + 1] * count:
-            return False
-        return borders is None or blocks[first : first + count] == borders[there : there + count]
-
-    return _largest(follow, near, most)
 
 
 def _largest(holds: Callable[[int], bool], known: int, most: int) -> int:
@@ -128,36 +169,3 @@ def _largest(holds: Callable[[int], bool], known: int, most: int) -> int:
     while tried < most and holds(tried):
         known, tried = tried, 4 * tried
     return bisect_left(range(min(tried, most) + 1), True, known + 1, key=lambda count: not holds(count)) - 1
-
-
-def _number_of(block: int, pack: int, indexes: Sequence[Index]) -> int:
-    number = indexes[pack].find(block) if pack < len(indexes) else None
-    if number is None:
-        raise _Misplaced
-    return number
-
-
-def _refuse_others(
-    places: Places, references: References, indexes: Sequence[Index], name_of_zeros: Callable[[int], bytes]
-) -> None:
-    """Raises _Misplaced unless names and sizes are those of the packs, or of zeros."""
-    size = max((index.record_bytes for index in indexes), default=PLACED.size)  # all packs of a store have the same
-    there = Records(b"".join(_there(places, indexes, name_of_zeros, size)), size)
-    if there.column(NAME_BYTES + 4) != places.sizes or len(there) != len(references):
-        raise _Misplaced
-    if not references.same_names(0, len(references), there, 0):
-        raise _Misplaced
-
-
-def _there(
-    places: Places, indexes: Sequence[Index], name_of_zeros: Callable[[int], bytes], record_bytes: int
-) -> Iterator[bytes]:
-    """Yields the records that the packs have of all runs, in the image's order; those of zeros are made up."""
-    for first, end, pack, there in places.runs():
-        if pack == ZEROS:
-            sizes = places.sizes[first:end]
-            named = {size: PLACED.pack(name_of_zeros(size), 0, size) for size in {*sizes}}
-            zeros = {size: record.ljust(record_bytes, b"\0") for size, record in named.items()}
-            yield b"".join(map(zeros.__getitem__, sizes))
-        else:
-            yield indexes[pack].packed(there, there + end - first)

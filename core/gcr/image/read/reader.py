@@ -24,7 +24,7 @@ from gcr.image.pack.format import Pack
 from gcr.image.pack.reader import PackReader
 from gcr.image.read.fetching import GROUP_BYTES, Call, Fetcher, Group, Into
 from gcr.image.read.filepart import FilePart
-from gcr.image.read.places import Part, Places, checked_places
+from gcr.image.read.places import Part, Places
 from gcr.image.store.store import Store
 from gcr.imageerrors import Damaged
 
@@ -57,7 +57,7 @@ class ImageReader:
             self.files = files_of(self.manifest)
             references = self.store.images.references(self.manifest)
             self._packs = [self.store.packs.reader(pack) for pack in self.manifest.packs]
-            self._places = checked_places(self.store, self.manifest, references, self._packs)
+            self._places = Places(self.store, self.manifest, references, self._packs)
             most = max(GROUP_BYTES, padded(self.manifest.chunk_bytes))
             self._fetcher = begun.enter_context(Fetcher(self.threads, most, self._distrust))
             self._stack = begun.pop_all()
@@ -193,9 +193,10 @@ class ImageReader:
                 whole.add(pack.pack)
 
     def check_hashes(self) -> None:
-        """Compares the hashes with the manifest; reading the image needs none."""
+        """Compares the hashes with the manifest, which no reading needs, and all chunks' places with the packs."""
         with usable(self.store.path):
             self.store.images.hashes(self.manifest)
+            self._places.check()
 
     def _groups(self, wanted: Iterable[Wanted], target: memoryview, into: Into) -> Iterator[Group]:
         """Yields the chunks that lie in packs; fills those of zeros, which lie in none. `into`: where that fits."""
