@@ -59,4 +59,6 @@ class ImageWriter(PartWriter):
     def commit(self, described: Callable[[Contents], Manifest]) -> Manifest:
         """Publishes the image, once; it outlives any crash when this returns. `described` makes its manifest."""
         with usable(self.store.path):
+            if self._sent is not None:
+                self.send_ahead()  # another node has the last packs while the files beside the manifest are written
             return publish(self.store, self._claim, self.finish(), self.key, described)
