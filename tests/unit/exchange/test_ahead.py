@@ -6,21 +6,25 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from imaging import check, described, mapped, read
 from little_disk import little
 from nodes import Running, pulled, running
-from remotes import COMMON, OWN, contents
+from remotes import COMMON, OWN, contents, rewritten
 
 from gcr.errors import NoRoom
 from gcr.exchangeerrors import PeerUnusable
+from gcr.image.chunks.chunk import NAME_BYTES, name_of
 from gcr.image.chunks.entry import BLOCK
 from gcr.image.crypto.cipher import Cipher
+from gcr.image.exchange import awaiting
 from gcr.image.exchange.giver import LINES
 from gcr.image.files import ahead
-from gcr.image.files.names import ahead_path
+from gcr.image.files.names import ahead_path, references_path
 from gcr.image.pack.format import ARRIVING, SUFFIX, Pack
+from gcr.image.remote import pull
 from gcr.image.remote.arriving import Arriving
 from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
@@ -187,6 +191,44 @@ def test_a_pack_with_a_large_index_comes_in_more_steps(
         pulled(other, [node], wait_s=5.0, awaiting=lambda: None)
         making.end()
     check(other, "warm")
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_places_are_compared_while_chunks_come_else_behind_them(
+    store: Store, other: Store, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, early, late = list[str](), awaiting.placed, pull._refuse_misplaced
+
+    def placed(*given: Any) -> bytes:
+        calls.append("early")
+        if fails:
+            raise Damaged("some packs are not here yet")
+        return early(*given)
+
+    def refuse_misplaced(*given: Any) -> None:
+        calls.append("late")
+        late(*given)
+
+    monkeypatch.setattr(awaiting, "placed", placed)
+    monkeypatch.setattr(pull, "_refuse_misplaced", refuse_misplaced)
+    Making(store, lambda _number: None).end()
+    with running(store.path) as node:
+        pulled(other, [node], wait_s=5.0, awaiting=lambda: None)
+    assert calls == ["early", *["late"] * fails]
+    check(other, "warm")
+
+
+def test_an_awaited_image_with_a_chunk_in_another_place_is_refused(store: Store, other: Store) -> None:
+    Making(store, lambda _number: None).end()
+    path, file = store.path / references_path("warm"), references_path("warm")
+    data = bytearray(store.cipher.decrypt(file, path.read_bytes(), path))
+    data[NAME_BYTES + 4] ^= 1  # the block of the first chunk
+    path.write_bytes(store.cipher.encrypt(file, bytes(data)))
+    digest = name_of(bytes(data)).hex()
+    rewritten(store.images.path("warm"), store.cipher, lambda image: image.update(chunks=digest))
+    with running(store.path) as node, pytest.raises(Damaged, match="not where it says"):
+        pulled(other, [node], wait_s=5.0, awaiting=lambda: None)
+    assert other.images.names() == []
 
 
 def test_connections_are_there_before_the_first_byte(store: Store, other: Store) -> None:

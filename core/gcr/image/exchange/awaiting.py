@@ -1,7 +1,6 @@
 """An image that a node is making just now: the packs that it sends ahead, and then its manifest."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ from gcr.image.exchange.incoming import Incoming
 from gcr.image.exchange.lines import NotSent
 from gcr.image.files import ahead
 from gcr.image.files.manifest import Manifest
-from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, files_beside
+from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, files_beside, references_file
 from gcr.image.pack.format import Pack
+from gcr.image.remote.pull import placed
 from gcr.image.store.store import Store
-
-log = logging.getLogger(__name__)
 
 
 class Awaited:
@@ -33,6 +31,7 @@ class Awaited:
         self._name, self._incoming, self._opened = name, incoming, opened
         self._store: Store | None = None
         self._beside = dict[str, asyncio.Task[bytes | None]]()  # small files that were asked for, by their paths
+        self._placing: asyncio.Task[bytes] | None = None
 
     async def come(self, wait_s: float, check: Callable[[], object]) -> None:
         """Begins to bring packs that the node sends ahead, until that has the image, or answers no more.
@@ -45,7 +44,6 @@ class Awaited:
         try:
             while not coming.is_over:
                 if pack := await coming.pack(TICK_S):
-                    log.info("image %s: a pack of %d bytes comes ahead", self._name, pack.bytes)
                     self._begin([pack])
                 self._incoming.refuse_failed()
                 check()
@@ -59,20 +57,35 @@ class Awaited:
         """Begins to bring all that is left of the image."""
         for file in files_beside(manifest):
             self._beside[file.path] = asyncio.create_task(self.node.small(Path(file.path).name, file.most))
-        self._begin(manifest.packs)
+        store = self._begin(manifest.packs)
+        self._placing = asyncio.create_task(self._place(store, manifest, self._beside[references_file(manifest).path]))
 
     async def small(self, file: SmallFile) -> bytes | None:
         """Returns a file that was asked for by `begin`, or asks for it. Raises NotSent, PeerUnusable."""
         asked = self._beside.pop(file.path, None)
         return await (asked or self.node.small(Path(file.path).name, file.most))
 
-    async def end(self) -> None:
-        await _end(self._beside.values())
+    async def has_placed(self, references: bytes) -> bool:
+        """Returns whether each chunk is where these references say. All packs are here, or it cannot know."""
+        if self._placing is None:
+            return False
+        await asyncio.wait({self._placing})
+        return not self._placing.exception() and self._placing.result() == references
 
-    def _begin(self, packs: Sequence[Pack]) -> None:
+    async def end(self) -> None:
+        await _end([*self._beside.values(), *([self._placing] if self._placing else [])])
+
+    def _begin(self, packs: Sequence[Pack]) -> Store:
         self._store = self._store or self._opened()
         for pack in packs:
             self._incoming.begin(self._store, pack, self.node.name)
+        return self._store
+
+    async def _place(self, store: Store, manifest: Manifest, sent: "asyncio.Task[bytes | None]") -> bytes:
+        """Compares the references with the ends of all packs, while the chunks come. Returns them. Raises Damaged."""
+        found = await asyncio.shield(sent)
+        readers = [await self._incoming.reader(store, pack) for pack in manifest.packs]
+        return await self._incoming.works.do(placed, store, manifest, found, readers)
 
 
 class _Coming:

@@ -58,6 +58,11 @@ class ComingPack:
         self.arriving.path.unlink()
         return True
 
+    @property
+    def reader(self) -> PackReader | None:
+        """Returns the reader of the file, once the end is here."""
+        return self._reader
+
     def begin(self) -> None:
         """Finds what an earlier pull has left: the end of the pack, or nothing."""
         try:

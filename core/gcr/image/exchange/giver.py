@@ -37,7 +37,7 @@ from gcr.swarm.peer import Limits
 log = logging.getLogger(__name__)
 
 LEAST_TO_TAKE = 1 << 30  # bytes for which takers are started: each costs 0.1 s of a processor, and 16 MB of memory
-LINES, LINES_OF_ONE = 8, 2  # connections that a pull makes before there is something to ask for, and one of its takers
+LINES, LINES_OF_ONE = 8, 4  # connections that a pull makes before there is something to ask for, and one of its takers
 
 
 class Loan(Struct, frozen=True):

@@ -5,6 +5,7 @@ ahead waits for no lock: it leaves a pack to the pull that has it. So two pulls 
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
@@ -14,11 +15,14 @@ from gcr.image.exchange.coming import PIECE_AHEAD, ComingPack, piece_bytes
 from gcr.image.exchange.giver import Connections, Giver
 from gcr.image.exchange.known import Piece
 from gcr.image.pack.format import Pack
+from gcr.image.pack.reader import PackReader
 from gcr.image.remote.arriving import Arriving
 from gcr.image.remote.transfer import Transfer
 from gcr.image.store.store import Store
 from gcr.imageerrors import Damaged, WrongImage
 from gcr.swarm.peer import Limits
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -39,7 +43,9 @@ class Incoming:
     ) -> None:
         self._connections, self._givers, self._hands, self.brought = connections, givers, hands, Brought()
         self._limits, self._transfer = limits, transfer
+        self.works = Works(hands)
         self._ahead = dict[str, asyncio.Task[bool]]()
+        self._ends = dict[str, asyncio.Future[PackReader | None]]()
         self._at_once, self._comparing = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(COMPARING)
 
     # ---- ahead of the image -------------------------------------------------------------------------------------
@@ -47,7 +53,17 @@ class Incoming:
     def begin(self, store: Store, pack: Pack, giver: str) -> None:
         """Begins to bring a pack, unless it is here. `giver`: the name of one that has it."""
         if pack.id not in self._ahead:
+            self._ends[pack.id] = asyncio.get_running_loop().create_future()
             self._ahead[pack.id] = asyncio.create_task(self._come(store, pack, giver))
+            self._ahead[pack.id].add_done_callback(lambda _task: self._end_is_here(pack, None))
+
+    async def reader(self, store: Store, pack: Pack) -> PackReader:
+        """Returns a pack that was begun, once its end is here. Raises Damaged, WrongImage, OSError."""
+        end = self._ends[pack.id]
+        await asyncio.wait({end})
+        if found := end.result():
+            return found
+        return await self.works.do(store.packs.reader, pack)
 
     def refuse_failed(self) -> None:
         """Raises the error of a pack that was begun, if one has failed; DeadlinePassed."""
@@ -74,6 +90,7 @@ class Incoming:
         for task in self._ahead.values():
             task.cancel()
         await asyncio.gather(*self._ahead.values(), return_exceptions=True)
+        await self.works.rest()
 
     async def _come(self, store: Store, pack: Pack, giver: str) -> bool:
         """Returns whether the pack was brought: not where it is here, nor where another pull brings it."""
@@ -94,7 +111,12 @@ class Incoming:
                     await self._bring(works, [coming], PIECE_AHEAD, [giver])
                 finally:
                     await works.rest()
+        log.info("a pack of %d bytes came ahead of its image", pack.bytes)
         return True
+
+    def _end_is_here(self, pack: Pack, reader: PackReader | None) -> None:
+        if (end := self._ends.get(pack.id)) and not end.done():
+            end.set_result(reader)
 
     # ---- all at once --------------------------------------------------------------------------------------------
 
@@ -129,6 +151,8 @@ class Incoming:
         try:
             await self._round([piece for each in coming for piece in each.footer_pieces(bool(whole))], came, whole)
             await self._round([piece for each in coming for piece in each.index_pieces()], came, whole)
+            for each in coming:
+                self._end_is_here(each.pack, each.reader)
             found = await asyncio.gather(*(works.do(each.chunk_pieces, size) for each in coming))
             for each in coming:
                 if not each.left:

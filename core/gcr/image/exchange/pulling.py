@@ -301,6 +301,9 @@ class Swarming:
     async def _come(self) -> None:
         self._connections.have_come()
 
+    def has_placed(self, references: bytes) -> bool:
+        return self._awaited is not None and self._done(self._awaited.has_placed(references))
+
     def _done(self, work: Coroutine[Any, Any, T]) -> T:
         """Returns the result of work that asks peers. Raises DeadlinePassed, and what it raises."""
         return self._runner.run(self._watched(work))

@@ -34,8 +34,9 @@ from gcr.image.files.manifest import Manifest
 from gcr.image.files.names import manifest_path, references_path, root_path
 from gcr.image.files.references import References
 from gcr.image.files.roots import may_have_root, root_in
-from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, files_beside, manifest_of
+from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, files_beside, manifest_of, references_file
 from gcr.image.pack.format import Pack
+from gcr.image.pack.reader import PackReader
 from gcr.image.read.places import checked_places
 from gcr.image.remote.arriving import Arriving, put
 from gcr.image.remote.folder import remote_at
@@ -66,6 +67,9 @@ class Source(Protocol):
     def bring(self, store: Store, missing: Sequence[Pack], transfer: Transfer) -> None:
         """Brings packs, whole and compared, under their names in the store; the caller syncs the names."""
 
+    def has_placed(self, references: bytes) -> bool:
+        """Returns whether each chunk was found where these references say, while the packs came."""
+
 
 def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher = PLAIN) -> Moved:
     """Pulls an image into the store in this folder; it is there, whole, and outlives a crash when this returns.
@@ -90,7 +94,8 @@ def pull_from(source: Source, folder: Path, transfer: Transfer, cipher: Cipher) 
             (found, said), (hashed, _) = (source.small(file) for file in files_beside(manifest))
             with store.claimed(manifest.name) as claim:
                 missing = _bring_packs(store, manifest, source, transfer)
-                _refuse_misplaced(store, manifest, said, source)
+                if not source.has_placed(said):
+                    _refuse_misplaced(store, manifest, said, source)
                 claim.write_references(found)
                 claim.write_hashes(hashed)
                 store.packs.refuse_distrusted(manifest.packs)
@@ -150,6 +155,9 @@ class Elsewhere(Struct, frozen=True):
 
         transfer.each(bring, missing)
 
+    def has_placed(self, references: bytes) -> bool:
+        return False
+
 
 def _refuse_misplaced(store: Store, manifest: Manifest, references: bytes, source: Source) -> None:
     """Raises Damaged if a chunk is not where the references say: a digest does not vouch for that."""
@@ -158,6 +166,14 @@ def _refuse_misplaced(store: Store, manifest: Manifest, references: bytes, sourc
     except Damaged as error:
         text = "a chunk is not where it says"
         raise Damaged.of(source.address(references_path(manifest.name)), text, hint=_AGAIN) from error
+
+
+def placed(store: Store, manifest: Manifest, stored: bytes | None, packs: Sequence[PackReader]) -> bytes:
+    """Returns the references of the file `stored`. Raises Damaged unless each chunk is where they say."""
+    file = references_file(manifest)
+    references = file.said(stored, store.cipher, file.path)
+    checked_places(store, manifest, References(references), packs)
+    return references
 
 
 def _bring_packs(store: Store, manifest: Manifest, source: Source, transfer: Transfer) -> Sequence[Pack]:
