@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from imaging import check, described, mapped, read
+from imaging import check, described, mapped, read, write
 from little_disk import little
 from nodes import Running, pulled, running
 from remotes import COMMON, OWN, contents, rewritten
@@ -254,6 +255,17 @@ def test_a_disk_that_becomes_full_is_told(store: Store, cipher: Cipher, tmp_path
         over.set()
         making.end()
         assert small.images.names() == [] and packs(small) == 0
+
+
+def test_a_store_that_has_no_room_to_be_made_is_told_as_such(store: Store, cipher: Cipher, tmp_path: Path) -> None:
+    """The image is there, and no pack was sent ahead."""
+    write(store, "warm", [COMMON])
+    with little(tmp_path / "tiny", 4096), running(store.path) as node:
+        with pytest.raises(OSError, match="No space"):
+            (tmp_path / "tiny" / "other").write_bytes(bytes(1 << 16))
+        tiny = cast("Store", SimpleNamespace(path=tmp_path / "tiny" / "store", cipher=cipher))
+        with pytest.raises(NoRoom, match="is full"):
+            pulled(tiny, [node], wait_s=5.0, awaiting=lambda: None)
 
 
 def test_a_pull_that_comes_late_waits_for_nothing(store: Store, other: Store) -> None:

@@ -37,7 +37,7 @@ class Awaited:
         """Begins to bring packs that the node sends ahead, until that has the image, or answers no more.
 
         wait_s: seconds that one answer of the node may take · check: called meanwhile, may raise
-        Raises PeerUnusable, Damaged, and what `over` of the packs raises.
+        The store is open then. Raises PeerUnusable, Damaged, and what `over` of the packs and `opened` raise.
         """
         mark, greeting = asyncio.create_task(self.node.mark()), asyncio.create_task(self.node.greet())
         coming = _Coming(self._name, self.node, wait_s)
@@ -49,6 +49,7 @@ class Awaited:
                 check()
             if mark.done() and not mark.exception():  # else the caller asks for both, and learns why
                 self.mark, self.manifest = mark.result(), coming.manifest
+                self._opened_store()
         finally:
             await coming.end()
             await _end([mark, greeting])
@@ -57,8 +58,9 @@ class Awaited:
         """Begins to bring all that is left of the image."""
         for file in files_beside(manifest):
             self._beside[file.path] = asyncio.create_task(self.node.small(Path(file.path).name, file.most))
-        store = self._begin(manifest.packs)
-        self._placing = asyncio.create_task(self._place(store, manifest, self._beside[references_file(manifest).path]))
+        sent = self._beside[references_file(manifest).path]
+        self._begin(manifest.packs)
+        self._placing = asyncio.create_task(self._place(self._opened_store(), manifest, sent))
 
     async def small(self, file: SmallFile) -> bytes | None:
         """Returns a file that was asked for by `begin`, or asks for it. Raises NotSent, PeerUnusable."""
@@ -75,10 +77,12 @@ class Awaited:
     async def end(self) -> None:
         await _end([*self._beside.values(), *([self._placing] if self._placing else [])])
 
-    def _begin(self, packs: Sequence[Pack]) -> Store:
-        self._store = self._store or self._opened()
+    def _begin(self, packs: Sequence[Pack]) -> None:
         for pack in packs:
-            self._incoming.begin(self._store, pack, self.node.name)
+            self._incoming.begin(self._opened_store(), pack, self.node.name)
+
+    def _opened_store(self) -> Store:
+        self._store = self._store or self._opened()
         return self._store
 
     async def _place(self, store: Store, manifest: Manifest, sent: "asyncio.Task[bytes | None]") -> bytes:
