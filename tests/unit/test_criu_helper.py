@@ -5,17 +5,25 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "native" / "sim"))
+
+from dumps import CRIU, skip_without_criu
 
 from gcr.criu.preflight.obstacle import Options
 from gcr.criu_helper import service
 from gcr.errors import CriuUnusable
 from gcr.peers.criu import CriuPeer
+from gcr.processes import descendants, parent_pid
 from gcr.protocol.channel import Channel
-from gcr.protocol.operations.criu import Look
+from gcr.protocol.operations.criu import Dump, Look, Prepare
+from gcr.testing.machine import until
 
 NOTING = """#!/bin/sh
 grep SigIgn /proc/$$/status | cut -f2 > {folder}/ignored
@@ -68,3 +76,48 @@ def test_something_that_stays_in_the_way_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(service.tree, "looked_at", lambda *_: ([7], ["in the way"]))
     monkeypatch.setattr(service, "PASSES_S", 0.01)
     assert service._looked_at(LOOK, Options()) == ([7], ["in the way"])
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> "Iterator[subprocess.Popen[bytes]]":
+    skip_without_criu()
+    monkeypatch.setenv("GCR_CRIU", str(CRIU))
+    null = subprocess.DEVNULL
+    with subprocess.Popen(["sleep", "60"], stdin=null, stdout=null, stderr=null, start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def tracer(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("TracerPid:"))
+
+
+def crius() -> set[int]:
+    """Returns our children that are CRIU; it has children of its own while it tries what the kernel can do."""
+    ours = [pid for pid in descendants(os.getpid()) if parent_pid(pid) == os.getpid()]
+    return {pid for pid in ours if b"swrk" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_criu_waits_for_the_dump_that_it_was_started_for(
+    program: "subprocess.Popen[bytes]", tmp_path: Path, *, elsewhere: bool
+) -> None:
+    """The program runs on meanwhile. For another dump CRIU is started anew, and the first one has touched nothing."""
+    asked, other = tmp_path / "asked", tmp_path / "other"
+    for folder in (asked, other):
+        folder.mkdir()
+    made = service.CriuService(replace(LOOK, root=program.pid))
+    made._prepare(Prepare(str(asked), 30.0))
+    made._prepare(Prepare(str(asked), 30.0))
+    until(lambda: (asked / "dump.log").exists(), 20, "CRIU has been asked")
+    (waiting,) = crius()
+    assert not tracer(program.pid)
+    made._dump(Dump(str(other if elsewhere else asked), 30.0))
+    holds, lives = tracer(program.pid), program.poll() is None
+    made._begun().end()
+    assert lives
+    assert (holds == waiting) != elsewhere
+    assert program.wait(20) == -signal.SIGKILL
+    assert (asked / "tree.json").exists() != elsewhere
+    assert not crius()

@@ -1,6 +1,7 @@
 """The end of a helper that may still have CRIU look at what it can do here; a save beside the device memory's way."""
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event, Timer
 from types import SimpleNamespace
@@ -64,6 +65,26 @@ def test_a_helper_that_does_not_look_is_ended_at_once(helper: Helper) -> None:
     assert helper.happened == ["closed"]
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_the_folder_is_made_once_and_goes_with_the_save_or_with_its_stack(
+    helper: Helper, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = list[Path]()
+    monkeypatch.setattr(helper, "prepare", lambda folder, _seconds: folders.append(folder), raising=False)
+    begun = saving(helper)
+    begun._ready.looking.set_result(cast("Any", SimpleNamespace(pids=[])))
+    begun.prepare()
+    begun.prepare()
+    (folder,) = folders
+    with ExitStack() as stack:
+        if taken:
+            assert begun._ready.taken(stack) == folder
+        begun.close()
+        assert folder.exists() == taken
+        assert begun._ready.taken(stack) == (None if taken else folder)
+    assert not folder.exists()
+
+
 class Image:
     """Device memory on its way to a store: until it may end, or is given up."""
 
@@ -109,7 +130,7 @@ def saved(image: Image, dumper: Dumper, folder: Path, monkeypatch: pytest.Monkey
     made.job.begun, made.job.token, made.job.name = [], "t", "llm"
     made.job.decision = SimpleNamespace(decided_at=1.0)
     made.course, made.ends = Course("checkpoint", 1, 60.0, lambda _event: None), True
-    made._looking.set_result(cast("Any", SimpleNamespace(pids=[])))
+    made._ready.looking.set_result(cast("Any", SimpleNamespace(pids=[])))
     monkeypatch.setattr(whole, "suspended", lambda *_: [])
     monkeypatch.setattr(Whole, "_described", lambda _self, _imaging: SimpleNamespace(write=lambda _folder: None))
     with Transaction("llm") as undo:

@@ -46,7 +46,7 @@ _SOON = 1 << 15  # pids that the kernel may give while CRIU is at work
 _BEYOND = 1 << 12  # pids behind those of a tree: other trees that began about then have theirs among these
 _PR_SET_CHILD_SUBREAPER = 36
 _BEHIND_STREAMS = 3  # the first number of a descriptor that is no standard stream
-_STOPPED, _RESTORED = "post-dump", "post-restore"  # stages
+_READY, _STOPPED, _RESTORED = "pre-dump", "post-dump", "post-restore"  # stages
 
 
 class Wishes(Struct, frozen=True, kw_only=True):
@@ -67,9 +67,18 @@ class Wishes(Struct, frozen=True, kw_only=True):
 
 
 def dump(
-    program: Path, root: int, folder: Path, wishes: Wishes, timeout: float, consent: Callable[[int], object]
+    program: Path,
+    root: int,
+    folder: Path,
+    wishes: Wishes,
+    timeout: float,
+    consent: Callable[[int], object],
+    ready: Callable[[], object] = lambda: None,
 ) -> DumpStatistics | None:
     """Writes `root` and its descendants to the folder. They end once `consent` has returned.
+
+    `ready` is called once CRIU knows what the kernel can do, which takes it some 30 ms, and before it looks at the
+    processes. They run on until it returns; if it raises, they run on, and its error is raised.
 
     While it is called they stand still, and the files are whole. It is given a descriptor that is readable once CRIU
     has ended: from then on they run. If it raises, they run on, and its error is raised.
@@ -78,7 +87,9 @@ def dump(
     """
 
     def stage(name: str, _pid: int) -> None:
-        if name == _STOPPED:
+        if name == _READY:
+            ready()
+        elif name == _STOPPED:
             consent(criu.ended)
 
     with (

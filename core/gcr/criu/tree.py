@@ -37,7 +37,7 @@ class Wanted(Struct, frozen=True):
     """A tree to be saved.
 
     devices: paths that begin so are devices, and may change · allow: options of CRIU's · plugins: of CRIU's
-    leaves_pages: private memory stays in the processes (leftpages.py)
+    leaves_pages: private memory stays in the processes (leftpages.py) · joins: as of `SavedTree`
     """
 
     root: int
@@ -45,6 +45,7 @@ class Wanted(Struct, frozen=True):
     allow: tuple[str, ...] = ()
     plugins: tuple[Path, ...] = ()
     leaves_pages: bool = False
+    joins: bool = False
 
 
 class SavedTree(Struct, frozen=True, kw_only=True):
@@ -74,20 +75,30 @@ def looked_at(root: int, members: Collection[int], options: Options) -> tuple[Se
 
 
 def save(
-    program: Path, wanted: Wanted, folder: Path, timeout: float, consent: Callable[[int], object]
+    program: Path,
+    wanted: Wanted,
+    folder: Path,
+    timeout: float,
+    consent: Callable[[int], object],
+    ready: Callable[[], object] = lambda: None,
 ) -> DumpStatistics | None:
     """Does as `saving.dump`. The note is in the folder, too, when `consent` is called."""
-    joins, began = os.getsid(wanted.root) != wanted.root, time.monotonic()
+    began = 0.0
+
+    def begins() -> None:
+        nonlocal began
+        ready()
+        began = time.monotonic()
 
     def noted(ended: int) -> None:
         saved = time.monotonic()
-        (folder / NOTE).write_bytes(encode(_described(wanted, joins)))
+        (folder / NOTE).write_bytes(encode(_described(wanted)))
         took = saved - began, time.monotonic() - saved
         log.info("process %d: CRIU took %.3f s, and the note of its files %.3f s", wanted.root, *took)
         consent(ended)
 
-    wishes = replace(_wishes(joins, wanted.allow, wanted.plugins), leaves_pages=wanted.leaves_pages)
-    return saving.dump(program, wanted.root, folder, wishes, timeout, noted)
+    wishes = replace(_wishes(wanted.joins, wanted.allow, wanted.plugins), leaves_pages=wanted.leaves_pages)
+    return saving.dump(program, wanted.root, folder, wishes, timeout, noted, begins)
 
 
 def saved_in(folder: Path) -> SavedTree:
@@ -154,14 +165,19 @@ def _wishes(joins: bool, allow: Collection[str], plugins: Sequence[Path]) -> Wis
     )
 
 
-def _described(wanted: Wanted, joins: bool) -> SavedTree:
+def joins_session(root: int) -> bool:
+    """Returns whether a process is in a session that it does not lead. Raises ProcessLookupError."""
+    return os.getsid(root) != root
+
+
+def _described(wanted: Wanted) -> SavedTree:
     pids = tree(wanted.root)
     given = externals(pids, _NONE)
     here = os.uname()
     return SavedTree(
         pids=tuple(pids),
         threads=tuple(sorted(set(chain.from_iterable(map(thread_ids, pids))) - {*pids})),
-        joins=joins,
+        joins=wanted.joins,
         streams={each.path: _stream(each) for each in given if each.path.startswith("pipe:")},
         written=tuple(sorted({each.path for each in given if each.path.startswith("/") and each.writes})),
         files=tuple(each for each in files.seen(pids) if not each.path.startswith(wanted.devices)),

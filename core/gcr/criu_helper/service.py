@@ -3,6 +3,7 @@
 import select
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -23,20 +24,41 @@ from gcr.protocol.operations.operation import Answer, Dispatcher
 PASSES_S, LOOK_S = 0.2, 0.02  # what is in the way for a moment only, and between two looks
 
 
-class Saving(Struct):
-    """A dump on a thread of its own: CRIU waits in it for the daemon's word."""
+class NotWanted(Exception):
+    """CRIU is not to look at the tree any more."""
 
-    work: Callable[[Callable[[int], object]], object]
+
+class Saving(Struct):
+    """A dump on a thread of its own: CRIU waits in it for the daemon's word, before it begins and before it ends.
+
+    work: called with what is to be called at these two moments · wanted, folder: its tree, and the files' place
+    """
+
+    work: Callable[[Callable[[int], object], Callable[[], object]], object]
+    wanted: Wanted
+    folder: Path
     error: BaseException | None = None
+    _may_begin: Event = field(default_factory=Event)
+    _dropped: bool = False
     _saved: Event = field(default_factory=Event)  # or it has failed
     _agreed: Event = field(default_factory=Event)
     _thread: Thread = field(default_factory=Thread)
     _ended: int = -1  # readable once CRIU has ended
 
-    def begin(self) -> None:
-        """Returns once the tree is saved and stands still. Raises what the dump raised."""
+    def prepare(self) -> None:
+        """Starts CRIU, which waits for `begin`."""
         self._thread = Thread(target=self._run, name="gcr-dump", daemon=True)
         self._thread.start()
+
+    def drop(self) -> None:
+        """Has CRIU end instead of beginning. Returns once it has ended."""
+        self._dropped = True
+        self._may_begin.set()
+        self._thread.join()
+
+    def begin(self) -> None:
+        """Returns once the tree is saved and stands still. Raises what the dump raised."""
+        self._may_begin.set()
         self._saved.wait()
         if self.error:
             raise self.error
@@ -55,11 +77,16 @@ class Saving(Struct):
 
     def _run(self) -> None:
         try:
-            self.work(self._await_word)
+            self.work(self._await_word, self._await_begin)
         except BaseException as error:
             self.error = error
         finally:
             self._saved.set()
+
+    def _await_begin(self) -> None:
+        self._may_begin.wait()  # or this process ends, with the daemon's connection
+        if self._dropped:
+            raise NotWanted
 
     def _await_word(self, ended: int) -> None:
         self._ended = ended
@@ -77,6 +104,7 @@ class CriuService(Struct):
 
     _looked: ops.Look | None = None
     _saving: Saving | None = None
+    _prepared: Saving | None = None
 
     def operations(self) -> Dispatcher:
         """Returns the server of the operations."""
@@ -84,6 +112,7 @@ class CriuService(Struct):
             "a CRIU helper",
             {
                 ops.Look: lambda asked, _fds, _request: Answer(self._look(asked)),
+                ops.Prepare: lambda asked, _fds, _request: self._prepare(asked),
                 ops.Dump: lambda asked, _fds, _request: self._dump(asked),
                 ops.Check: lambda _asked, _fds, _request: self._begun().check(),
                 ops.End: lambda _asked, _fds, _request: self._begun().end(),
@@ -97,21 +126,44 @@ class CriuService(Struct):
 
     def _dump(self, asked: ops.Dump) -> None:
         """Raises NotDumped, CriuUnusable; then the tree runs on."""
+        wanted, folder, saving = self._wanted(), Path(asked.folder), self._prepared
+        reach("criu.dump")
+        if saving and (saving.wanted, saving.folder) != (wanted, folder):
+            saving.drop()
+            saving = None
+        if saving is None:
+            saving = _saving(wanted, folder, asked.timeout)
+        self._saving = saving
+        saving.begin()
+
+    def _prepare(self, asked: ops.Prepare) -> None:
+        """Starts CRIU, once, for the dump that may follow. What fails is told by that. Raises CriuUnusable."""
+        wanted = self._wanted()
+        if self._prepared is None:
+            self._prepared = _saving(wanted, Path(asked.folder), asked.timeout)
+
+    def _wanted(self) -> Wanted:
+        """Returns the tree that was looked at, as it is now. Raises UsageError, CriuUnusable."""
         looked = self._looked
         if looked is None or self._saving:
             raise UsageError("a CRIU helper looks at one tree, and saves it then")
-        criu, folder = program.find(), Path(asked.folder)
         plugins = tuple(plugins_of(looked.backend, looked.simulated))
         left = may_be_left([looked.root, *descendants(looked.root)])
-        wanted = Wanted(looked.root, _devices(looked), looked.allow, plugins, left)
-        reach("criu.dump")
-        self._saving = Saving(lambda consent: tree.save(criu, wanted, folder, asked.timeout, consent))
-        self._saving.begin()
+        joins = tree.joins_session(looked.root)
+        return Wanted(looked.root, _devices(looked), looked.allow, plugins, left, joins)
 
     def _begun(self) -> Saving:
         if self._saving is None:
             raise UsageError("no tree is saved")
         return self._saving
+
+
+def _saving(wanted: Wanted, folder: Path, timeout: float) -> Saving:
+    """Returns a dump that waits for its beginning."""
+    criu = program.find()
+    made = Saving(partial(tree.save, criu, wanted, folder, timeout), wanted, folder)
+    made.prepare()
+    return made
 
 
 def look(asked: ops.Look) -> ops.Seen:

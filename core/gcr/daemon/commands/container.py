@@ -62,6 +62,9 @@ class Leaving(Struct):
         """Raises UnsupportedState where the processes could not come back by this way."""
         refuse_others(self.job)
 
+    def prepare(self) -> None:
+        """Does nothing: the runtime starts its CRIU."""
+
     def carry_out(self, imaging: Imaging, unhurried: bool) -> None:
         """Publishes the image of a job that is suspended, and has its agents and supervisor leave.
 

@@ -1,6 +1,7 @@
 """`gcr checkpoint --processes`, `--stop`: a job that is suspended goes into its image, processes and all.
 
-    looked at   before anything stops: CRIU works here, and can save each process of the job
+    looked at   before anything stops: CRIU works here, and can save each process of the job. It is started then, and
+                waits with an empty folder until it may look at them again
     left        each agent has closed all that CRIU could not save, and stays away
     dumped      CRIU has written the processes to a folder, and holds them still
     held        beside these two: the device memory is in the store; there is no image yet. It is written as soon as
@@ -68,6 +69,31 @@ KEEPS_CONNECTIONS = "tcp-established"  # an option of CRIU's
 _TOLD = 3  # obstacles in one message
 
 
+class Ready(Struct):
+    """Parts of a save that begin before anything stops.
+
+    looking: a helper looks at the processes · folder: for CRIU's files; None: it was not made, or is taken
+    """
+
+    looking: "Future[Seen]" = field(default_factory=Future)
+    folder: Path | None = None
+    _within: ExitStack = field(default_factory=ExitStack)
+
+    def enter(self, made: AbstractContextManager[Path]) -> Path:
+        self.folder = self._within.enter_context(made)
+        return self.folder
+
+    def taken(self, stack: ExitStack) -> Path | None:
+        """Returns the folder, which goes with the stack from here on."""
+        folder, self.folder = self.folder, None
+        stack.enter_context(self._within.pop_all())
+        return folder
+
+    def close(self) -> None:
+        """Removes a folder that was not taken."""
+        self._within.close()
+
+
 class Whole(Struct):
     """The job's way into its image. A helper looks at its processes while the program still runs.
 
@@ -86,21 +112,27 @@ class Whole(Struct):
     secret: bool = False
     place: Place | None = None
     resumes: bool = True
-    _looking: "Future[Seen]" = field(default_factory=Future)
+    _ready: Ready = field(default_factory=Ready)
     _absence: Absence | None = None  # of its agents
 
     def look(self) -> None:
         """Has the helper look at the processes, beside what the caller does next. Each agent has come by now."""
-        self._looking = on_thread("gcr-look", partial(self.helper.look, self._asked()))
+        self._ready.looking = on_thread("gcr-look", partial(self.helper.look, self._asked()))
 
     @property
     def seen(self) -> Seen:
         """The job's processes, as they were before anything stopped. Raises CriuUnusable, and as a call of a peer."""
-        return self._looking.result()
+        return self._ready.looking.result()
 
     def may_begin(self) -> None:
         """Raises CannotSave, CriuUnusable where the processes cannot be saved."""
         _refuse_others(self.job, self.seen)
+
+    def prepare(self) -> None:
+        """Makes the folder, once, and has CRIU started, which begins later. Nothing stops. Raises NoRoom, OSError …"""
+        if self._ready.folder is None:
+            folder = self._ready.enter(self._folder())
+            self.helper.prepare(folder, _dump_s(self.seen.pids))
 
     def carry_out(self, imaging: Imaging, unhurried: bool) -> None:
         """Publishes the image of a job that is suspended, and ends its processes or lets them go.
@@ -113,7 +145,7 @@ class Whole(Struct):
             self.course.timeout = NO_TIMEOUT
         try:
             with ExitStack() as stack:
-                folder = stack.enter_context(self._folder())
+                folder = self._ready.taken(stack) or stack.enter_context(self._folder())
                 with Transaction(self.job.name) as undo:
                     self._save(imaging, folder, undo)
                     undo.commit()
@@ -163,9 +195,10 @@ class Whole(Struct):
 
     def close(self) -> None:
         """Ends the helper once it has looked. A tree that it has dumped and not ended runs on."""
-        if self._looking.running():
-            wait([self._looking], LOOKED_S)
+        if self._ready.looking.running():
+            wait([self._ready.looking], LOOKED_S)
         self.helper.channel.close()
+        self._ready.close()
 
     def _folder(self) -> AbstractContextManager[Path]:
         return dump_folder(sum(map(resident, self.seen.pids)), self.secret)

@@ -1,4 +1,4 @@
-"""The operations of a CRIU helper, which saves one process tree: `look`, then `dump`, then `end`.
+"""The operations of a CRIU helper, which saves one process tree: `look`, `prepare` perhaps, `dump`, then `end`.
 
 A tree that was dumped and not ended runs on once the connection has closed.
 """
@@ -34,6 +34,18 @@ class Look(Operation[Seen], frozen=True):
     device_files: tuple[str, ...]
     listener: str
     allow: tuple[str, ...]
+
+
+class Prepare(Operation[Nothing], frozen=True):
+    """CRIU is started, and waits for `dump` with the same folder before it looks at the tree, which runs on.
+
+    timeout: of the dump, in seconds; the wait does not count
+    """
+
+    op = "prepare"
+
+    folder: str
+    timeout: float
 
 
 class Dump(Operation[Nothing], frozen=True):
