@@ -327,7 +327,7 @@ def laid(folder: Path, processes: dict[int, Memory], rseq: int = 0) -> None:
 def put_aside(folder: Path) -> list[Aside]:
     """Takes what CRIU need not restore out of the files of a dump."""
     found = list[Aside]()
-    for each in aside.spared(folder, lambda name: (folder / name).stat().st_size):
+    for each in aside.spared(folder, pagemaps(folder)):
         pages = folder / each.pagemap.pages
         memory = memoryview(bytearray(pages.read_bytes()))
         pages.unlink()

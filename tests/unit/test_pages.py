@@ -24,6 +24,8 @@ from gcr.criu.pages import chunk_sizes
 )
 def test_each_window_of_addresses_is_a_chunk(tmp_path: Path, entries: list[Entry], pages: list[int]) -> None:
     assert chunk_sizes(dumped(tmp_path, entries), WINDOW) == {"pages-1.img": [count * PAGE for count in pages]}
+    assert chunk_sizes(tmp_path, WINDOW, ["pages-2.img"])
+    assert not chunk_sizes(tmp_path, WINDOW, ["pages-1.img"])
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=20), st.integers(0, 10))
@@ -46,7 +48,7 @@ def test_a_page_more_changes_the_chunk_of_its_window_alone(gaps: list[tuple[int,
 def test_a_pagemap_that_cannot_be_read_is_no_failure(tmp_path: Path, left: bytes) -> None:
     dumped(tmp_path, [(0, 4, PRESENT)])
     (tmp_path / "pagemap-7.img").write_bytes(left)
-    assert chunk_sizes(tmp_path, WINDOW) == {}
+    assert chunk_sizes(tmp_path, WINDOW) == chunk_sizes(tmp_path, WINDOW, ["pages-2.img"]) == {}
 
 
 def test_a_pagemap_of_other_bytes_is_not_followed(tmp_path: Path) -> None:

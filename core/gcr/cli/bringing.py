@@ -24,13 +24,9 @@ def bring(reader: ImageReader, folder: Path) -> Sequence[Aside]:
     """
     pages = {name for name in reader.files if name.startswith("pages-")}
     bring_folder(reader, folder, reader.files.keys() - pages - {each.name for each in listed(folder)})
-    bytes_of = {name: reader.files[name][1].bytes for name in pages}
-    left = dict[str, Sequence[Span]]()
-    for name, each in zeropages.spare(folder, lambda name: bytes_of.get(name, -1)).items():
-        left[name] = [*reader.zeros(name, each.spans, PAGE)]
-        bytes_of[name] -= sum(end - begin for begin, end in left[name])
-        each.leave_out(left[name])
-    kept = _that_fit(aside.spared(folder, lambda name: bytes_of.get(name, -1)))
+    spare = zeropages.spare(folder, lambda name: reader.files[name][1].bytes if name in pages else -1)
+    left = {name: [*reader.zeros(name, each.spans, PAGE)] for name, each in spare.items()}
+    kept = _that_fit(aside.spared(folder, [each.leave_out(left[name]) for name, each in spare.items()]))
     for name in pages - {each.pagemap.pages for each in kept}:
         bring_file(reader, name, folder, left.get(name, ()))
     return [_kept(reader, each, folder, left.get(each.pagemap.pages, ())) for each in kept]

@@ -16,7 +16,7 @@ Source: criu/cr-restore.c and pie/restorer.c, images/core.proto, rseq.proto, mm.
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from gcr.criu import messages
 from gcr.criu.contents import in_threads
-from gcr.criu.pagemap import PAGE, Pagemap, is_present, pagemaps, part_of, payloads_of, size_of
+from gcr.criu.pagemap import PAGE, Pagemap, is_present, part_of, payloads_of, size_of
 from gcr.criu.spans import Span, common, joined, less, meeting, several
 from gcr.imageerrors import NotRestored
 from gcr.listing import listed
@@ -87,22 +87,22 @@ class Spared(Struct, frozen=True):
         return Aside(int(_process(self.pagemap)), runs, memory)
 
 
-def spared(folder: Path, bytes_of: Callable[[str], int]) -> Sequence[Spared]:
-    """Returns the files of a dump of which CRIU need not restore most. These files need not be there.
+def spared(folder: Path, found: Iterable[Pagemap]) -> Sequence[Spared]:
+    """Returns the files of pages of which CRIU need not restore most. They need not be in the folder of the dump.
 
-    bytes_of: as of `pagemaps`. There are none where this process may not write all memory of others, or does not
-    understand the files.
+    found: all pagemaps of the dump. Returns none where this process may not write all memory of others, or does not
+    understand the other files.
     """
     if not overrules_protection():
         return ()
-    maps = [each for each in pagemaps(folder, bytes_of) if _process(each).isdecimal()]
+    maps = [each for each in found if _process(each).isdecimal()]
     try:
         kept = [*joined(sorted([*several(map(_spans, maps)), *_noted_by_the_kernel(folder)]))]
         areas = {each.pages: _areas(folder, _process(each)) for each in maps}
     except (OSError, ValueError, struct.error):
         return ()
-    found = (Spared(each, [*less(common(_spans(each), areas[each.pages]), kept)]) for each in maps)
-    return [each for each in found if sum(end - begin for begin, end in each.spans) > max(_LEAST, each.size // 2)]
+    some = (Spared(each, [*less(common(_spans(each), areas[each.pages]), kept)]) for each in maps)
+    return [each for each in some if sum(end - begin for begin, end in each.spans) > max(_LEAST, each.size // 2)]
 
 
 def _process(pagemap: Pagemap) -> str:

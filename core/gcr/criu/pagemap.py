@@ -5,7 +5,7 @@ and again, the first of them a head.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,12 @@ class Pagemap(Struct, frozen=True):
         """Returns address and bytes of the pages that are in the file, in its order."""
         return [(each.vaddr, size_of(each)) for each in self.entries if is_present(each)]
 
-    def rewrite(self, entries: Sequence[Any]) -> None:
-        """Replaces the entries of the file."""
+    def rewrite(self, entries: Sequence[Any]) -> "Pagemap":
+        """Replaces the entries of the file. Returns it as it is from then on."""
         payloads = [self.head, *(each.SerializeToString() for each in entries)]
         lines = [_LENGTH.pack(len(payload)) + payload for payload in payloads]
         self.path.write_bytes(_HEADER.pack(_COMMON_MAGIC, _MAGIC) + b"".join(lines))
+        return Pagemap(self.path, self.pages, self.head, entries)
 
 
 def is_present(entry: Any) -> bool:
@@ -74,15 +75,20 @@ def part_of(entry: Any, at: int, size: int) -> Any:
     return made
 
 
-def pagemaps(folder: Path, bytes_of: Callable[[str], int] | None = None) -> Iterator[Pagemap]:
+def pagemaps(
+    folder: Path, bytes_of: Callable[[str], int] | None = None, but: Collection[str] = ()
+) -> Iterator[Pagemap]:
     """Yields the pagemaps of a dump, but those that cannot be read or describe another number of bytes.
 
     bytes_of: bytes of a file of pages, by its name, where these files are not in the folder
+    but: names of files of pages of which the pagemap is not read; that takes 3 us an entry
     """
     known = bytes_of or (lambda name: (folder / name).stat().st_size)
     for path in listed(folder, ".img"):
         if path.name.startswith("pagemap-"):
             try:
+                if but and _pages_of(path) in but:
+                    continue
                 found = _read(path)
                 if known(found.pages) == sum(size for _, size in found.runs):
                     yield found
@@ -107,8 +113,16 @@ def all_pagemaps(folder: Path) -> Iterator[Pagemap]:
 def _read(path: Path) -> Pagemap:
     """Raises OSError; ValueError, struct.error for other bytes."""
     head, *entries = payloads_of(path.read_bytes(), _MAGIC)
-    name = f"pages-{messages.pagemap_head(head).pages_id}.img"
-    return Pagemap(path, name, head, [messages.pagemap_entry(each) for each in entries])
+    return Pagemap(path, _named(head), head, [messages.pagemap_entry(each) for each in entries])
+
+
+def _pages_of(path: Path) -> str:
+    """Returns the name of the file of pages of a pagemap. Raises as `_read`."""
+    return _named(next(payloads_of(path.read_bytes(), _MAGIC), b""))
+
+
+def _named(head: bytes) -> str:
+    return f"pages-{messages.pagemap_head(head).pages_id}.img"
 
 
 def payloads_of(data: bytes, magic: int) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ CRIU writes a process's pages one behind the other, by their addresses, and leav
 page more or less shifts all that follow. So a chunk has the pages of one window of addresses, however many are there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -14,12 +14,13 @@ Span = tuple[int, int]
 """An address, and bytes."""
 
 
-def chunk_sizes(folder: Path, most: int) -> Mapping[str, Sequence[int]]:
+def chunk_sizes(folder: Path, most: int, but: Collection[str] = ()) -> Mapping[str, Sequence[int]]:
     """Returns the sizes of the chunks of each file of pages, by name; none is larger than `most`.
 
     Leaves out a file whose pagemap cannot be read or describes another number of bytes; it is cut at regular sizes.
+    but: names of files that are left out, too
     """
-    return {each.pages: [*cut(each.runs, most)] for each in pagemaps(folder)}
+    return {each.pages: [*cut(each.runs, most)] for each in pagemaps(folder, but=but)}
 
 
 def cut(runs: Sequence[Span], most: int) -> Iterator[int]:

@@ -28,10 +28,9 @@ class Spare(Struct, frozen=True):
     pagemap: Pagemap
     spans: Sequence[Span]
 
-    def leave_out(self, left: Sequence[Span]) -> None:
-        """Takes spans out of the pagemap, which the file of pages does not have any more."""
-        if left:
-            self.pagemap.rewrite([*_without(self.pagemap.entries, left)])
+    def leave_out(self, left: Sequence[Span]) -> Pagemap:
+        """Takes spans out of the pagemap, which the file of pages does not have any more. Returns it as it is then."""
+        return self.pagemap.rewrite([*_without(self.pagemap.entries, left)]) if left else self.pagemap
 
 
 def spare(folder: Path, bytes_of: Callable[[str], int]) -> Mapping[str, Spare]:

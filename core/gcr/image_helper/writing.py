@@ -198,7 +198,7 @@ class Writing(Struct):
         self._held = None
         with self._lock, self._kept_locked(), telling(request, lambda: writer.counts.total, 0):
             with left_pages(folder, writer.chunk_bytes, asked.left) as left:
-                files = add_folder(writer, folder, chunk_sizes(folder, writer.chunk_bytes), left)
+                files = add_folder(writer, folder, chunk_sizes(folder, writer.chunk_bytes, left), left)
             return self._published(replace(held, asked=asked.facts), files, began)
 
     def _published(self, held: Unpublished, files: Sequence[ImagedFile], began: float) -> ops.Written:

@@ -267,6 +267,8 @@ def _run(
         supervisor.register()
         if spec.detach:
             supervisor.diary.leave_terminal(str(supervisor.name))
+        if spec.revival:
+            spec.revival.get_ready()
         may_start()
         supervisor.start()
     except OSError as error:

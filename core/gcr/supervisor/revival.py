@@ -15,9 +15,9 @@ from threading import Thread
 
 from msgspec import Struct
 
-from gcr.criu import tree
+from gcr.criu import messages, tree
 from gcr.criu.tree import SavedTree
-from gcr.errors import GcrError
+from gcr.errors import GcrError, LibraryMissing
 from gcr.job.decisions import KeptImage, text_of
 from gcr.job.stopped import StoppedJob
 from gcr.protocol.operations.daemon import ParkedIn, Remade, Revived, Vacate
@@ -80,6 +80,11 @@ class Revival(Struct, frozen=True):
     @property
     def device_bytes(self) -> int:
         return sum(sum(each.bytes.values()) for each in self.stopped.decision.processes)
+
+    def get_ready(self) -> None:
+        """Loads what `bring_back` needs, while its files come."""
+        with suppress(LibraryMissing):  # it says so
+            messages.load()
 
     def refuse_impossible(self, log: str | None) -> None:
         """Raises FilesChanged, WrongImage where it cannot come back now. Touches nothing."""
