@@ -113,6 +113,36 @@ def test_a_device_that_is_not_filled_while_criu_works_is_filled_by_the_restore(
     assert job.ask() == before
 
 
+@pytest.mark.parametrize("fault", ["fail", "die"])
+def test_processes_whose_memory_is_not_written_are_ended_and_come_back_later(
+    machine: Machine, job: Filed, fault: str
+) -> None:
+    before = job.ask()
+    stop(machine, "night")
+    machine.inject(f"restore.fill {fault}")
+    done = machine.gcr("restore", *IMAGE, "--store", str(store_of(machine)))
+    assert done.body["error"]["code"] == "not_restored"
+    assert not alive(job.pid)
+    until(lambda: machine.job("llm") is None or None, PATIENCE, "the job is gone")
+    back(machine, "night")
+    assert job.ask() == before
+
+
+def test_a_command_that_dies_while_memory_is_written_leaves_a_suspended_job(machine: Machine, job: Filed) -> None:
+    """The job was detached: its new supervisor, and the process that has its memory, go on."""
+    before, held = job.ask(), machine.folder / "held"
+    stop(machine, "night")
+    machine.inject(f"restore.fill hold {held}")
+    going = machine.begin("restore", *IMAGE, "--store", str(store_of(machine)))
+    until(lambda: held.exists() or None, PATIENCE, "CRIU has made the processes")
+    going.send_signal(signal.SIGKILL)
+    going.wait(PATIENCE)
+    held.unlink()
+    machine.until_state("llm", "suspended")
+    machine.come_back()
+    assert job.ask() == before
+
+
 @pytest.mark.parametrize("ended_by", [None, signal.SIGINT, signal.SIGKILL])
 def test_a_device_is_filled_before_there_is_a_process_and_freed_where_none_comes(
     machine: Machine, job: Filed, ended_by: signal.Signals | None
