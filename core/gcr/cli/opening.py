@@ -8,7 +8,6 @@ child. It writes that to the processes once CRIU has made them, and ends.
 import os
 import resource
 import socket
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -22,6 +21,7 @@ from gcr.cli.revivable import Revivable, revivable
 from gcr.errors import GcrError
 from gcr.faults import reach
 from gcr.imageerrors import NotRestored
+from gcr.interpreter import switch_often
 
 if TYPE_CHECKING:
     from gcr.criu.aside import Aside
@@ -34,7 +34,6 @@ _FOUND, _BROUGHT = "found", "brought"
 _FILL, _FILLED = b"fill", b"filled"
 _MOST_WORDS = 1 << 16  # bytes of the child's answer
 _FILL_S, _FILL_BYTES_PER_S = 60.0, 100e6  # its time, and more for each byte
-_SWITCH_S = 0.0005  # as in the image helper: several threads compare chunks
 
 
 class Opening(Struct):
@@ -101,7 +100,7 @@ def _serve(image: str, orders: socket.socket, others: socket.socket, store: "Sto
     from gcr.cli.bringing import bring  # its parent need not wait for these imports
 
     others.close()
-    sys.setswitchinterval(_SWITCH_S)
+    switch_often()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold memory of the program
     with revivable(image, store) as (found, reader):
         line.tell(_FOUND, found)
