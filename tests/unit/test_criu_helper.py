@@ -16,9 +16,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "native" / "sim"))
 
 from dumps import CRIU, skip_without_criu
 
+from gcr.criu import saving
 from gcr.criu.preflight.obstacle import Options
+from gcr.criu.saving import Wishes
 from gcr.criu_helper import service
 from gcr.errors import CriuUnusable
+from gcr.imageerrors import NotRestored
 from gcr.peers.criu import CriuPeer
 from gcr.processes import descendants, parent_pid
 from gcr.protocol.channel import Channel
@@ -121,3 +124,24 @@ def test_criu_waits_for_the_dump_that_it_was_started_for(
     assert program.wait(20) == -signal.SIGKILL
     assert (asked / "tree.json").exists() != elsewhere
     assert not crius()
+
+
+def test_a_process_of_ours_that_has_the_pid_is_not_ended(
+    program: "subprocess.Popen[bytes]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CRIU has begun by then, and the caller is asked before it makes a process."""
+    monkeypatch.setattr(saving, "_REAPED_S", 0.1)
+
+    class Refused(Exception):
+        pass
+
+    def refuse(_ended: int) -> None:
+        raise Refused
+
+    with pytest.raises(Refused):
+        saving.dump(CRIU, program.pid, tmp_path, Wishes(), 30.0, refuse)
+    asked = list[str]()
+    with pytest.raises(NotRestored, match=f"pid {program.pid} is in use"):
+        saving.restore(CRIU, [program.pid], tmp_path, Wishes(), 30.0, pytest.fail, ready=lambda: asked.append("ready"))
+    assert asked == ["ready"]
+    assert program.poll() is None

@@ -125,8 +125,13 @@ def test_a_thread_s_id_that_another_process_has_is_named(tmp_path: Path, monkeyp
     saved = SavedTree(
         pids=(4000000,), threads=(os.getpid(),), joins=False, streams={}, written=(), files=(), machine="", kernel=""
     )
+    said = list[str]()
+    monkeypatch.setattr(saving, "restore", lambda *asked: asked[-1]())
     with pytest.raises(NotRestored, match=f"pid {os.getpid()} is in use"):
-        tree.bring_back(Path("/nonexistent"), tmp_path, saved, {}, (), 1.0, pytest.fail, pytest.fail)
+        tree.bring_back(
+            Path("criu"), tmp_path, saved, {}, (), 1.0, pytest.fail, pytest.fail, lambda: said.append("ready")
+        )
+    assert said == ["ready"]
 
 
 def test_the_daemon_is_asked_once_for_ids_that_are_in_use() -> None:

@@ -1,6 +1,6 @@
 """CRIU's files of an image come into a folder, each byte compared with its name; the rest is kept for the processes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gcr.criu import aside, zeropages
@@ -15,15 +15,17 @@ from gcr.memory.hostmemory import available_host_bytes
 _MARGIN = 2  # times the bytes that are kept: the processes have them, too, before they go
 
 
-def bring(reader: ImageReader, folder: Path) -> Sequence[Aside]:
+def bring(reader: ImageReader, folder: Path, first: Callable[[], object] = lambda: None) -> Sequence[Aside]:
     """Makes CRIU's files in a folder, each byte compared, but for pages of zeros that CRIU need not restore.
 
+    first: called once all files are there but those of pages
     Returns the memory that is in none of them, compared as well: `aside.fill` writes it to the processes. Where there
     is too little room for that CRIU restores all. A file that is there was brought before, by the same reader.
     Raises Damaged, StoreUnusable and others of the store, OSError.
     """
     pages = {name for name in reader.files if name.startswith("pages-")}
     bring_folder(reader, folder, reader.files.keys() - pages - {each.name for each in listed(folder)})
+    first()
     spare = zeropages.spare(folder, lambda name: reader.files[name][1].bytes if name in pages else -1)
     left = {name: [*reader.zeros(name, each.spans, PAGE)] for name, each in spare.items()}
     kept = _that_fit(aside.spared(folder, [each.leave_out(left[name]) for name, each in spare.items()]))

@@ -31,7 +31,9 @@ Open = Callable[["Callable[[Store | None, Line], None]"], Asking[None]]
 """Returns what asks a child to look at the store of an image."""
 
 _FOUND, _BROUGHT = "found", "brought"
+_FILES = b"files"
 _FILL, _FILLED = b"fill", b"filled"
+_FILES_S = 5.0  # for small files
 _MOST_WORDS = 1 << 16  # bytes of the child's answer
 _FILL_S, _FILL_BYTES_PER_S = 60.0, 100e6  # its time, and more for each byte
 
@@ -54,6 +56,17 @@ class Opening(Struct):
         self._asking.begin_anew()
         self._asking.awaited(self._talk, _BROUGHT)
 
+    def await_files(self) -> bool:
+        """Returns whether all files but those of pages are there, compared, within some seconds.
+
+        A process that was forked since may call it, too; one call in all.
+        """
+        self._orders.settimeout(_FILES_S)
+        try:
+            return self._orders.recv(_MOST_WORDS) == _FILES
+        except OSError:  # of the timeout
+            return False
+
     def fill(self) -> None:
         """Has the child write what it has to the processes, which CRIU has made and holds. Raises NotRestored.
 
@@ -62,7 +75,8 @@ class Opening(Struct):
         try:
             self._orders.settimeout(_FILL_S + self.found.bytes / _FILL_BYTES_PER_S)
             self._orders.send(_FILL)
-            said = self._orders.recv(_MOST_WORDS)
+            while (said := self._orders.recv(_MOST_WORDS)) == _FILES:
+                pass
         except OSError as error:
             raise NotRestored(f"the process that had the memory of the processes did not answer: {error}") from error
         finally:
@@ -107,7 +121,7 @@ def _serve(image: str, orders: socket.socket, others: socket.socket, store: "Sto
         folder = orders.recv(os.pathconf("/", "PC_PATH_MAX"))
         if not (reader and folder):
             return
-        kept = bring(reader, Path(os.fsdecode(folder)))
+        kept = bring(reader, Path(os.fsdecode(folder)), lambda: orders.send(_FILES))
         outlive()  # its parent's end: the half that stays of a detached job asks for the rest
         line.tell(_BROUGHT, None)
     if orders.recv(len(_FILL)) == _FILL:  # else no process is there any more that would ask

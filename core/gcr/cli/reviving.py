@@ -88,7 +88,12 @@ class Reviving(Struct, frozen=True):
             simulator=parts.simulator_of(simulated) if simulated else None,
             environment=dict(decision.environment),
             revival=replace(
-                revival, prepare=partial(self._prepare, opened, revival), let_go=opened.let_go, fill=opened.fill
+                revival,
+                prepare=partial(self._prepare, opened, revival),
+                let_go=opened.let_go,
+                await_files=(lambda: False) if self.attach else opened.await_files,
+                fill=opened.fill,
+                bytes=opened.found.bytes,
             ),
             reviver=reviver,
         )

@@ -40,7 +40,8 @@ def reviver(store: str, image: str, log: str | None) -> Iterator[Revival]:
     ):
         opened.bring(folder)
         opened.await_brought()
-        revival = replace(revival_in(folder, criu, KeptImage(store, image)), fill=opened.fill)
+        revival = revival_in(folder, criu, KeptImage(store, image))
+        revival = replace(revival, fill=opened.fill, bytes=opened.found.bytes)
         revival.refuse_impossible(log)
         yield revival
 

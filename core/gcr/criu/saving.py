@@ -46,7 +46,8 @@ _SOON = 1 << 15  # pids that the kernel may give while CRIU is at work
 _BEYOND = 1 << 12  # pids behind those of a tree: other trees that began about then have theirs among these
 _PR_SET_CHILD_SUBREAPER = 36
 _BEHIND_STREAMS = 3  # the first number of a descriptor that is no standard stream
-_READY, _STOPPED, _RESTORED = "pre-dump", "post-dump", "post-restore"  # stages
+_READY, _STOPPED = "pre-dump", "post-dump"  # stages of a dump
+_READY_AGAIN, _RESTORED = "pre-restore", "post-restore"  # of a restore
 
 
 class Wishes(Struct, frozen=True, kw_only=True):
@@ -114,10 +115,13 @@ def restore(
     given: Mapping[str, int] | None = None,
     beside: bool = False,
     verify: Callable[[], object] = lambda: None,
+    ready: Callable[[], object] = lambda: None,
 ) -> RestoreStatistics | None:
     """Makes the tree of a dump again. `pids`: those of its processes; the first is the root, a child of the caller.
 
     beside: a tree that led no session joins the caller's session and process group
+
+    `ready` is called before there is a process of it. CRIU has read its files by then, but pages and their maps.
 
     `consent` is called before any of them runs. If it raises, they are ended, and its error is raised.
     `given`: descriptors in place of external files, by CRIU's keys. `verify` is called once they run: CRIU passes over
@@ -127,11 +131,16 @@ def restore(
     """
 
     def stage(name: str, _pid: int) -> None:
-        if name == _RESTORED:
+        if name == _READY_AGAIN:
+            ready()
+            wait_until_free(pids)
+            made.extend(pids)
+        elif name == _RESTORED:
             consent()
 
-    wait_until_free(pids)
-    with _none_is_left(pids), _duplicated(given or {}) as ours:
+    made = list[int]()  # none before there may be one: another process may have the pid
+    keep_free(pids)
+    with _none_is_left(made), _duplicated(given or {}) as ours:
         inherited = [{"key": key, "fd": fd} for key, fd in ours.items()]
         options = {"rst_sibling": True, "inherit_fd": inherited, **_chosen(wishes)}
         with _opened(folder) as there, conversation(program, beside, ours.values(), wishes.plugins) as criu:
@@ -141,6 +150,11 @@ def restore(
             raise NotRestored(f"CRIU did not bring process {pids[0]} back: {words}", hint=_hint(words))
         verify()
     return statistics.of_restore(folder)
+
+
+def keep_free(pids: Sequence[int]) -> bool:
+    """Has the kernel give new processes, CRIU for one, none of the pids. Returns False where it may not be told."""
+    return _pass_over(pids)
 
 
 def wait_until_free(pids: Sequence[int], vacate: Callable[[Sequence[int]], object] = lambda _ids: None) -> None:

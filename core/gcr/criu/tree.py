@@ -118,11 +118,20 @@ def bring_back(
     timeout: float,
     consent: Callable[[], object],
     verify: Callable[[], object],
+    ready: Callable[[], object] = lambda: None,
 ) -> RestoreStatistics | None:
-    """Does as `saving.restore`, in the session of the caller. `given`: descriptors by CRIU's keys."""
-    await_ids(saved)
+    """Does as `saving.restore`, in the session of the caller. `given`: descriptors by CRIU's keys.
+
+    ready: as of `saving.restore`. The ids of the tree are awaited then.
+    """
+
+    def begins() -> None:
+        ready()
+        await_ids(saved)
+
+    saving.keep_free([*saved.pids, *saved.threads])
     wishes = _wishes(saved.joins, saved.allow, plugins)
-    return saving.restore(program, saved.pids, folder, wishes, timeout, consent, given, True, verify)
+    return saving.restore(program, saved.pids, folder, wishes, timeout, consent, given, True, verify, begins)
 
 
 def await_ids(saved: SavedTree, vacate: Callable[[Sequence[int]], object] = lambda _ids: None) -> None:

@@ -103,9 +103,9 @@ class Supervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    def start(self) -> None:
-        keep(self.parking, FORWARDED)
-        self.child = self._child()
+    def start(self, may_start: Callable[[], object] = lambda: None) -> None:
+        """Starts the program, or makes it again, once `may_start` has returned. Raises what that does, OSError …"""
+        self.child = self._child(partial(self._await_start, may_start))
         self.parking.root = self.child.pid
         signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
         self._send_kept(self.child)
@@ -113,9 +113,14 @@ class Supervisor:
         self.diary.begin(str(self.name), self.spec.argv, self.child.pid)
         self._tell(Started(self.child.pid))
 
-    def _child(self) -> "Child":
+    def _await_start(self, may_start: Callable[[], object]) -> None:
+        may_start()
+        keep(self.parking, FORWARDED)
+
+    def _child(self, may_start: Callable[[], object]) -> "Child":
         if self.spec.revival:
-            return self.spec.revival.bring_back(self.diary.place(str(self.name)), self.link.tell)
+            return self.spec.revival.bring_back(self.diary.place(str(self.name)), self.link.tell, may_start)
+        may_start()
         return subprocess.Popen(
             self.spec.argv,
             env=self.environment(),
@@ -269,8 +274,7 @@ def _run(
             supervisor.diary.leave_terminal(str(supervisor.name))
         if spec.revival:
             spec.revival.get_ready()
-        may_start()
-        supervisor.start()
+        supervisor.start(may_start)
     except OSError as error:
         supervisor.give_up()
         raise CannotStart(f"{spec.argv[0]}: {error.strerror or error}") from error

@@ -52,7 +52,9 @@ class Revival(Struct, frozen=True):
     in_place: it comes back on the devices that it left
     prepare: called by the starter once the job is registered; there is no process before it returns
     let_go: called in the half that stays of a detached job, which has descriptors of its starter's
+    await_files: returns whether all of CRIU's files but those of pages are there by now
     fill: called once CRIU has made the processes and holds them: writes the memory to them that CRIU's files lack
+    bytes: of all files and that memory
     """
 
     criu: Path
@@ -64,7 +66,9 @@ class Revival(Struct, frozen=True):
     in_place: bool = False
     prepare: Callable[[], object] = lambda: None
     let_go: Callable[[], object] = lambda: None
+    await_files: Callable[[], bool] = lambda: False
     fill: Callable[[], object] = lambda: None
+    bytes: int = 0
 
     @property
     def fills(self) -> ParkedIn | None:
@@ -90,22 +94,33 @@ class Revival(Struct, frozen=True):
         """Raises FilesChanged, WrongImage where it cannot come back now. Touches nothing."""
         tree.refuse_changed(self.saved, log)
 
-    def bring_back(self, log: str | None, tell: Callable[[Operation[Nothing]], object]) -> Returned:
+    def bring_back(
+        self,
+        log: str | None,
+        tell: Callable[[Operation[Nothing]], object],
+        may_begin: Callable[[], object] = lambda: None,
+    ) -> Returned:
         """Makes the processes again; `tell` tells the daemon before one of them runs. Raises NotRestored, PeerGone …
 
         log: the job's own. Where the job wrote to it, our standard output takes its place.
+        may_begin: returns once there may be processes. CRIU is started before, where its first files are there.
         """
-        size = sum(file.stat().st_size for file in self.folder.iterdir())
-        streams, limit = tree.streams_of(self.saved, log), RESTORE_S + size / RESTORE_BYTES_PER_S
+        if not self.await_files():
+            may_begin()
+            may_begin = lambda: None  # noqa: E731
+        streams, limit = tree.streams_of(self.saved, log), RESTORE_S + self.bytes / RESTORE_BYTES_PER_S
+
+        def ready() -> None:
+            may_begin()
+            tree.await_ids(self.saved, partial(_vacate, tell))
 
         def taken_in() -> None:
             self.fill()
             record = self.stopped.as_restored(self.image)
             tell(Revived(self.stopped.root, text_of(record).decode()))
 
-        tree.await_ids(self.saved, partial(_vacate, tell))
         known = partial(tell, Remade())
-        tree.bring_back(self.criu, self.folder, self.saved, streams, self.plugins, limit, taken_in, known)
+        tree.bring_back(self.criu, self.folder, self.saved, streams, self.plugins, limit, taken_in, known, ready)
         _remove_later(self.folder)
         return Returned(self.stopped.root)
 

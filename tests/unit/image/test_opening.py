@@ -55,6 +55,7 @@ def test_what_is_told_and_what_is_brought_are_of_one_image(store: Path, folder: 
         opened.bring(folder)
         opened.await_brought()
         assert alive(), "it has the memory of the processes"
+        assert opened.await_files()
         opened.fill()
         until(lambda: not alive(), 20, "the child ends once it has written that")
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == {**FILES, "tree.json": b"mine"}
@@ -78,6 +79,7 @@ def test_an_error_of_the_child_is_raised(store: Path, folder: Path, damaged: boo
             file.seek(4096)
             file.write(b"!")
         opened.bring(folder)
+        assert not opened.await_files()
         with pytest.raises(Damaged):
             opened.await_brought()
 
