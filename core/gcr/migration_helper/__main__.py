@@ -9,7 +9,6 @@ import socket
 import sys
 import threading
 
-from gcr.interpreter import switch_often
 from gcr.migration_helper import commands, service
 from gcr.protocol.channel import Channel
 from gcr.protocol.servers import COORDINATOR
@@ -19,7 +18,6 @@ gcr.starting.imported()
 
 def main(argv: list[str]) -> int:
     logging.basicConfig(level=os.environ.get("GCR_LOG_LEVEL", "INFO"), format="%(asctime)s migration %(message)s")
-    switch_often()  # it compares the chunks that come, and asks for the next ones
     over = threading.Event()
     Channel(
         socket.socket(fileno=int(argv[0])),

@@ -11,7 +11,6 @@ from gcr.cli.moving import move
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.errors import UsageError
 from gcr.image.store.location import store_path
-from gcr.interpreter import switch_often
 
 if TYPE_CHECKING:
     from gcr.image.crypto.key import KeySource
@@ -106,5 +105,4 @@ def _exchanged(
     from gcr.image.crypto.ciphers import cipher_of
     from gcr.image.exchange.pulling import pull_from_peers
 
-    switch_often()
     return pull_from_peers(path, name, peers, url, transfer, cipher_of(key.key()))

@@ -30,7 +30,6 @@ from gcr.image.exchange.offer import NotHere, Offer
 from gcr.image.exchange.turns import Turns
 from gcr.image.exchange.wire import IMAGES, LOOK, MARK, MOST_LOOK, PACKS, Look, packed, parsed, wait_of
 from gcr.imageerrors import Damaged
-from gcr.interpreter import switch_often
 from gcr.tokens import is_shown
 
 log = logging.getLogger(__name__)
@@ -259,7 +258,6 @@ class Exchange:
 
 def run(store: Path, way: Listening, told: Callable[[], object]) -> None:
     """Answers until SIGTERM or SIGINT. `told` is called once it listens. Of the main thread."""
-    switch_often()
     with _ending() as wait, Exchange(store, way):
         told()
         wait()
