@@ -47,6 +47,8 @@ class Awaited:
                     self._begin([pack])
                 self._incoming.refuse_failed()
                 check()
+            if coming.manifest is not None:
+                await asyncio.wait({mark}, timeout=wait_s)
             if mark.done() and not mark.exception():  # else the caller asks for both, and learns why
                 self.mark, self.manifest = mark.result(), coming.manifest
                 self._opened_store()
