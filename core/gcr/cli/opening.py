@@ -45,7 +45,6 @@ class Opening(Struct):
     _asking: Asking[None]
     _talk: Talk
     _orders: socket.socket
-    _within: ExitStack
 
     def bring(self, folder: Path) -> None:
         """Begins to bring the files of the processes to a folder, but those that are there."""
@@ -84,10 +83,6 @@ class Opening(Struct):
         if said != _FILLED:
             raise NotRestored(said.decode() or "the process that had the memory of the processes has died")
 
-    def end(self) -> None:
-        """Ends the child."""
-        self._within.close()
-
     def let_go(self) -> None:
         """Closes what `fill` does not need, in a process that was forked since: the child is its parent's."""
         os.close(self._talk.fd)
@@ -106,7 +101,7 @@ def opening(image: str, open: Open, meanwhile: Callable[[], object] = lambda: No
             asking = open(partial(_serve, image, its, orders))
             talk = stack.enter_context(asking.under_way())
         meanwhile()
-        yield Opening(asking.awaited(talk, _FOUND), asking, talk, orders, stack)
+        yield Opening(asking.awaited(talk, _FOUND), asking, talk, orders)
 
 
 def _serve(image: str, orders: socket.socket, others: socket.socket, store: "Store | None", line: Line) -> None:

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -85,22 +85,22 @@ def test_an_error_of_the_child_is_raised(store: Path, folder: Path, damaged: boo
 
 
 def test_a_process_that_was_forked_within_the_block_does_not_end_the_child(store: Path, folder: Path) -> None:
-    with opening("one", opens(store)) as opened:
+    with (block := opening("one", opens(store))) as opened:
         if not (pid := os.fork()):
-            os._exit(_left(opened))
+            os._exit(_left(opened, block))
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         opened.bring(folder)
         opened.await_brought()
     assert len([*folder.iterdir()]) == len(FILES)
 
 
-def _left(opened: Opening) -> int:
+def _left(opened: Opening, block: AbstractContextManager[Opening]) -> int:
     talk, orders = (Path(f"/proc/self/fd/{fd}") for fd in (opened._talk.fd, opened._orders.fileno()))
     there = talk.exists(), orders.exists()
     opened.let_go()
     there = *there, talk.exists(), orders.exists()
     with suppress(OSError):  # an error that ends the process
-        opened.end()
+        block.__exit__(None, None, None)
     return 0 if (*there, orders.exists()) == (True, True, False, True, False) else 1
 
 
