@@ -1,14 +1,55 @@
-"""The memory of other processes: how much it is, and whether /proc/PID/mem has all of it."""
+"""The memory of other processes: how much it is, what is in it, and whether /proc/PID/mem has all of it.
+
+process_vm_readv is the faster way to read: it looks many pages up at once, and copies them without a lock.
+/proc/PID/mem takes the mmap lock of the process for each page, and copies each twice. On 16 cores eight threads read
+1 GiB in 0.03 s by the one, and in 0.08 s by the other, which gets no faster by more threads.
+"""
 
 import ctypes
 import mmap
 import os
+from array import array
+from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
+Span = tuple[int, int]
+"""An address, and bytes."""
+
 _NOTHING = 0  # a protection: PROT_NONE
-_mprotect = ctypes.CDLL(None).mprotect
+_MOST_SPANS = 1024  # that the kernel takes at once
+_libc = ctypes.CDLL(None)
+_mprotect = _libc.mprotect
 _mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_readv = _libc.process_vm_readv
+_readv.restype = ctypes.c_ssize_t
+
+
+def read_spans(pid: int, spans: Sequence[Span], into: memoryview) -> int:
+    """Reads the memory of a process, one span behind the other, and returns how many bytes it has read.
+
+    It ends early at memory that is not there, or that the process has protected from itself; if there is no such
+    process; and if this one may not read it. The caller vouches for the pid: a later process may have it, too.
+    into: as many bytes as the spans have
+    """
+    done = 0
+    for first in range(0, len(spans), _MOST_SPANS):
+        some = spans[first : first + _MOST_SPANS]
+        size = sum(size for _, size in some)
+        found = _read(pid, some, into[done : done + size])
+        done += max(found, 0)
+        if found != size:
+            break
+    return done
+
+
+def _read(pid: int, spans: Sequence[Span], into: memoryview) -> int:
+    here = array("Q", [ctypes.addressof(ctypes.c_char.from_buffer(into)), len(into)])
+    there = array("Q", chain.from_iterable(spans))
+    count = ctypes.c_ulong(len(spans))
+    found = _readv(pid, ctypes.c_void_p(here.buffer_info()[0]), 1, ctypes.c_void_p(there.buffer_info()[0]), count, 0)
+    return int(found)
 
 
 @cache

@@ -23,13 +23,14 @@ from imaging import brought, described, mapped
 
 from gcr.criu import pagescan, running, saving
 from gcr.criu.pagemap import pagemaps
-from gcr.criu.pages import Span, windows_of
+from gcr.criu.pages import windows_of
 from gcr.criu.running import Memory, memories
 from gcr.criu.saving import Wishes
 from gcr.image.files.manifest import Cut, Manifest
 from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
 from gcr.image_helper.hostmemory import add_host_memory
+from gcr.processmemory import Span
 
 WINDOW, PAGE = 1 << 18, 4096
 SHARED_BYTES = 1 << 20

@@ -2,8 +2,9 @@
 
 CRIU copies the pages of a process by one thread, through pipes, to its file of pages. With its option `lazy-pages` it
 notes the addresses of private anonymous memory in the pagemap, and leaves the pages where they are. A server of its own
-would send them later. gcr reads them by /proc/PID/mem while CRIU holds the processes, and asks that server for nothing.
-An image has the files that CRIU writes without that option.
+would send them later. gcr reads them while CRIU holds the processes, and asks that server for nothing. By
+process_vm_readv it reads them, and by /proc/PID/mem what a process has protected from itself. An image has the files
+that CRIU writes without that option.
 
 Source: criu/mem.c, page-xfer.c and cr-dump.c of CRIU 4.2.
 """
@@ -13,7 +14,7 @@ import resource
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import accumulate
+from itertools import accumulate, groupby
 from operator import itemgetter
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from msgspec import Struct
 from gcr.criu.pagemap import Pagemap, all_pagemaps, as_written, is_left, is_present, size_of
 from gcr.criu.pages import cut
 from gcr.imageerrors import NotDumped
-from gcr.processmemory import overrules_protection, resident
+from gcr.processmemory import Span, overrules_protection, read_spans, resident
 
 _OF_PROCESS = "pagemap-"
 _PIPE_BYTES = 1 << 20  # of a pipe at least; with CAP_SYS_RESOURCE CRIU makes larger ones
@@ -42,22 +43,38 @@ class LeftPages(Struct, frozen=True):
     """A file of pages of which CRIU wrote a part, and left the rest in the process `pid`.
 
     sizes: of its chunks, as `chunk_sizes` has them · parts: in the order of addresses, which is that of the file
-    ends: where each part ends in the file
+    ends: where each part ends in the file · memory: a descriptor of the memory of the process
     """
 
     pid: str
+    memory: int
     sizes: Sequence[int]
     parts: Sequence[Part]
     ends: Sequence[int]
 
     def read(self, at: int, into: memoryview) -> None:
         """Reads the bytes from `at` on. Raises NotDumped where a process has ended, or may not be read."""
+        for file, parts in groupby(self._within(at, len(into)), key=lambda part: part.file):
+            spans = [(part.at, part.size) for part in parts]
+            size = sum(size for _, size in spans)
+            self._read_spans(file, spans, into[:size])
+            into = into[size:]
+
+    def _within(self, at: int, size: int) -> Iterator[Part]:
+        """Yields the parts that have so many bytes from `at` on; of the first and the last perhaps a piece."""
         number = bisect_right(self.ends, at)
-        while into:
-            part, end = self.parts[number], self.ends[number]
-            some = into[: end - at]
-            self._read(part.file, part.at + part.size - (end - at), some)
-            at, into, number = end, into[len(some) :], number + 1
+        while size:
+            part, left = self.parts[number], self.ends[number] - at
+            some = min(left, size)
+            yield Part(part.file, part.at + part.size - left, some)
+            at, size, number = at + some, size - some, number + 1
+
+    def _read_spans(self, file: int, spans: Sequence[Span], into: memoryview) -> None:
+        done = read_spans(int(self.pid), spans, into) if file == self.memory else 0
+        for at, size in spans:
+            if done < size:
+                self._read(file, at + done, into[done:size])
+            done, into = max(done - size, 0), into[size:]
 
     def _read(self, file: int, at: int, into: memoryview) -> None:
         while into:
@@ -128,7 +145,7 @@ def _opened(folder: Path, pagemap: Pagemap, most: int, stack: ExitStack) -> Left
     found.sort(key=itemgetter(0))
     parts = [part for _, part in found]
     sizes = [*cut([(address, part.size) for address, part in found], most)]
-    return LeftPages(pid, sizes, parts, [*accumulate(part.size for part in parts)])
+    return LeftPages(pid, memory, sizes, parts, [*accumulate(part.size for part in parts)])
 
 
 def may_be_left(pids: Iterable[int]) -> bool:

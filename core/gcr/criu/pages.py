@@ -9,9 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from gcr.criu.pagemap import pagemaps
-
-Span = tuple[int, int]
-"""An address, and bytes."""
+from gcr.processmemory import Span
 
 
 def chunk_sizes(folder: Path, most: int, but: Collection[str] = ()) -> Mapping[str, Sequence[int]]:

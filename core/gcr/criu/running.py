@@ -14,29 +14,23 @@ Left out are device files, whatever the privacy of their mapping, and windows wi
 them would bring them back.
 """
 
-import ctypes
 import os
 import select
 import stat
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import chain
 
 from msgspec import Struct
 
-from gcr.criu.pages import Span, windows_of
+from gcr.criu.pages import windows_of
 from gcr.criu.pagescan import scanned
 from gcr.criu.preflight.check import tree
+from gcr.processmemory import Span, read_spans
 
 _NAMED_FIELDS = 6  # of a line of /proc/PID/maps that has a path
 _SHARED = "/dev/zero (deleted)"  # the kernel's name for anonymous memory that processes share
 _ANONYMOUS = ("", "[heap]", "[stack]")
 _NAMED = "[anon:"  # and a name, as prctl gives one
-
-
-_readv = ctypes.CDLL(None).process_vm_readv
-_readv.restype = ctypes.c_ssize_t
 
 
 class Window(Struct, frozen=True):
@@ -67,13 +61,8 @@ class Memory(Struct, frozen=True):
 
     def _read_private(self, window: Window, into: memoryview) -> bool:
         pid, pidfd = self.process
-        here = array("Q", [ctypes.addressof(ctypes.c_char.from_buffer(into)), window.size])
-        there = array("Q", chain.from_iterable(window.runs))
-        pieces = ctypes.c_ulong(len(window.runs))
-        found = _readv(
-            pid, ctypes.c_void_p(here.buffer_info()[0]), 1, ctypes.c_void_p(there.buffer_info()[0]), pieces, 0
-        )
-        return int(found) == window.size and not _has_ended(pidfd)  # else another process may have had its pid
+        done = read_spans(pid, window.runs, into)
+        return done == window.size and not _has_ended(pidfd)  # else another process may have had its pid
 
     def _read_shared(self, window: Window, into: memoryview) -> bool:
         at = 0
