@@ -209,10 +209,10 @@ class PartWriter:
             return Part(self._work.placing.used(), found, digests, self.counts, self._work.placing.pacer.pace())
 
     def _turn(self) -> Sequence[Pack]:
-        """Finishes the packs so far, and begins another. Returns them. No call adds meanwhile."""
+        """Finishes the packs so far, and begins another. Returns them. No chunk is placed meanwhile."""
         with usable(self.store.path):
             self._refuse_failed()
-            return self._work.naming.submit(self._work.placing.turn).result()
+            return self._work.placing.turn()
 
     def _add_all(self, found: Iterable[Stretch | Unread]) -> None:
         self._refuse_failed()

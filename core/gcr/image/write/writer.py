@@ -1,20 +1,21 @@
 """Writes an image in one process: all of its chunks, then its manifest."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from gcr.hashing import HashKey
 from gcr.image.disk.failing import usable
-from gcr.image.disk.threads import groups
 from gcr.image.files import ahead
 from gcr.image.files.manifest import Manifest
 from gcr.image.store.claim import Claim
 from gcr.image.write.newpacks import MOST
-from gcr.image.write.part import AddedFile, PartWriter
+from gcr.image.write.part import PartWriter
+from gcr.image.write.placing import Placed
 from gcr.image.write.publishing import Contents, publish
+from gcr.image.write.stretches import NamedPiece, NamedStretch
 
-AHEAD_BYTES = 128 << 20  # of files; another node has the most of them before the image is there
+AHEAD_BYTES = 64 << 20  # of files that go ahead together; another node has the most of them before the image is there
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class ImageWriter(PartWriter):
     def send_ahead(self) -> None:
         """Offers what was added to other nodes, before there is an image (files/ahead.py), and what follows in parts.
 
-        No call adds meanwhile. Raises StoreUnusable.
+        No chunk is placed meanwhile. Raises StoreUnusable.
         """
         with usable(self.store.path):
             for pack in self._turn() if self._ahead + MOST <= ahead.MOST_PACKS else ():
@@ -46,15 +47,11 @@ class ImageWriter(PartWriter):
                 ahead.note(self.store.path, self.name, self._ahead, pack)
             self._sent = self.counts.written
 
-    def add_files(self, files: Iterable[AddedFile]) -> None:
-        """Adds as PartWriter does; large files go ahead in parts, where what came before did."""
-        if self._sent is None:
-            PartWriter.add_files(self, files)
-            return
-        for some in groups(self._stretches_of(files), lambda stretch: stretch.stored, AHEAD_BYTES):
-            self._add_all(some)
-            if self.counts.written - self._sent >= AHEAD_BYTES // 2:
-                self.send_ahead()
+    def _place(self, waiting: list[NamedPiece], named: Sequence[NamedStretch]) -> Placed | None:
+        """Sends ahead what was placed before, once it is enough: chunks are named meanwhile."""
+        if self._sent is not None and self.counts.written - self._sent >= AHEAD_BYTES:
+            self.send_ahead()
+        return PartWriter._place(self, waiting, named)
 
     def commit(self, described: Callable[[Contents], Manifest]) -> Manifest:
         """Publishes the image, once; it outlives any crash when this returns. `described` makes its manifest."""
