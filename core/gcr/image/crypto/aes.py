@@ -54,7 +54,7 @@ class Aes:
         return bytes(blake3(data, key=self._names).digest())
 
     def names_of(self, memory: memoryview, starts: Sequence[int], sizes: Sequence[int]) -> bytes:
-        return names_of(memory, starts, sizes, self._names)
+        return names_of(memory, starts, sizes, self.name_of, self.name_of_zeros)
 
     def name_of_zeros(self, size: int) -> bytes:
         if size not in self._zeros:
