@@ -19,6 +19,8 @@ from weakref import finalize
 
 from gcr.memory.addresses import HUGE_PAGE, round_up
 
+_OWN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
 
 class Bounce(local):
     """One buffer for each thread, as large as the largest that it asked for."""
@@ -49,7 +51,7 @@ class Recycled:
         try:
             memory = free.pop()
         except IndexError:
-            memory = memoryview(mmap.mmap(-1, whole, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+            memory = huge_buffer(whole)[:whole] if whole >= HUGE_PAGE else memoryview(mmap.mmap(-1, whole, _OWN))
         lent = _lent(whole).from_buffer(memory)
         finalize(lent, free.append, memory).atexit = False
         return memoryview(lent).cast("B")[:size]
@@ -64,7 +66,7 @@ def _lent(size: int) -> "type[ctypes.Array[ctypes.c_ubyte]]":
 def huge_buffer(size: int) -> memoryview:
     """Returns `size` bytes or more, in huge pages if the system has some. Raises OSError."""
     size = round_up(size)
-    memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, size + HUGE_PAGE, _OWN)
     with suppress(OSError):  # a kernel without huge pages: small ones serve as well
         memory.madvise(mmap.MADV_HUGEPAGE)
     start = -address_of(memoryview(memory)) % HUGE_PAGE
