@@ -22,7 +22,7 @@ from gcr.image.disk.room import free_bytes
 from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Beside, Costs, Cut, ImagedProcess, Manifest, Source
 from gcr.image.write.folder import add_folder
-from gcr.image.write.parent import ChunkNames, Identity, Parent, parent_of
+from gcr.image.write.parent import Identity, Parent, parent_of
 from gcr.image.write.placing import Counts
 from gcr.image.write.publishing import Contents
 from gcr.image.write.rate import Rate
@@ -43,12 +43,15 @@ log = logging.getLogger("gcr.image")
 
 
 class Unpublished(Struct, frozen=True):
-    """An image without a manifest. Its device memory is in the store."""
+    """An image without a manifest. Its device memory is in the store.
+
+    changed: bytes that its parent has not at the same place, None without one · refused: why that is no newer image
+    """
 
     asked: ops.Write
     tables: Sequence[SealedTable]
-    written: ChunkNames
-    refused: str | None  # why its parent is no newer image
+    changed: int | None
+    refused: str | None
 
 
 class Writing(Struct):
@@ -183,7 +186,8 @@ class Writing(Struct):
                 self._writer.send_ahead()
                 reach("image.ahead")
             written = {**self.lent.written(self._writer, parent), **self.streams.written(self._writer)}
-            unpublished = Unpublished(asked, tables, written, refused)
+            changed = parent.bytes_changed(written) if parent else None
+            unpublished = Unpublished(asked, tables, changed, refused)
             if held:
                 self._held = unpublished
                 return ops.Written(**self._costs(counts, unpublished).uncompressed(), parent_refused=refused)
@@ -251,7 +255,7 @@ class Writing(Struct):
         return Costs(
             parent=parent.name if parent else None,
             bytes_total=counts.total,
-            bytes_changed=parent.bytes_changed(held.written) if parent else None,
+            bytes_changed=held.changed,
             bytes_zero=counts.zero,
             bytes_written=counts.written,
         )
