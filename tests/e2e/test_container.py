@@ -1,6 +1,7 @@
 """A job in a container of runc's: it leaves its devices, the runtime has CRIU save the rest, and it comes back."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from container import Container, RuncFailed, skip_without_runc
@@ -61,6 +62,12 @@ def marks(machine: Machine) -> list[str]:
     return sorted(each.name for each in machine.socket.parent.iterdir() if ".away." in each.name)
 
 
+def covered(pid: int) -> list[bool]:
+    """Returns, for each mapping of the empty file that lies where device memory was, whether it is shared alone."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return [line.split()[1] == "---s" for line in lines if "gcr-addresses" in line]
+
+
 def ended(machine: Machine) -> list[tuple[str, str]]:
     return [(row["job"], row["state"]) for row in machine.gcr("ps", "--all").body["ended"]]
 
@@ -72,6 +79,7 @@ def test_a_job_comes_back_with_its_container_as_it_was_generation_after_generati
     for image in ("one", "two", "three"):
         leave(machine, image)
         assert len(marks(machine)) == 2  # the program's and the supervisor's
+        assert (found := covered(job.pid)) and all(found), "CRIU would count each page of private memory"
         job.checkpoint(image)
         until(lambda: ended(machine) == [("llm", "stopped")] or None, 30.0, "the daemon sees that the job has ended")
         assert (machine.job("llm"), marks(machine)) == (None, [])
@@ -83,6 +91,7 @@ def test_a_job_comes_back_with_its_container_as_it_was_generation_after_generati
         assert ended(machine) == []
         job.find()
         assert job.pid != pid
+        assert covered(job.pid) == []
     machine.leave()  # its supervisor is back, too
     assert not marks(machine)
     machine.come_back()
@@ -95,7 +104,7 @@ def test_a_job_comes_back_in_place_where_its_container_runs_on(machine: Machine,
     leave(machine, "one")
     job.checkpoint("one", "--leave-running", "--file-locks")
     machine.come_back()
-    assert (job.ask(), marks(machine)) == (before, [])
+    assert (job.ask(), marks(machine), covered(job.pid)) == (before, [], [])
     leave(machine, "two")
     with pytest.raises(RuncFailed, match="file lock"):
         job.checkpoint("two")

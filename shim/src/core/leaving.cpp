@@ -9,11 +9,13 @@
 
 #include "core/ending.h"
 #include "core/session.h"
+#include "device/release.h"
 
 namespace gcr {
 namespace {
 
 constexpr uint32_t kLookUs = 10000;  // between two looks at the mark
+constexpr unsigned kCloseOnExec = 1;  // MFD_CLOEXEC; memfd_create() itself is GLIBC_2.27
 
 char mark[PATH_MAX + sizeof(wire::HelloRecord::token) + 32];
 
@@ -26,6 +28,14 @@ bool is_marked() {
 
 bool is_plain(char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+void cover_addresses() {
+    OwnedFd file;
+    file.adopt(static_cast<int>(syscall(SYS_memfd_create, "gcr-addresses", kCloseOnExec)));
+    if (!file.open()) return;
+    session.vendors.cover_addresses(file.get());
+    file.close();
 }
 
 }  // namespace
@@ -48,11 +58,14 @@ Failure begin_to_leave() {
 void close_own() {
     session.staged.drop();
     session.occupied.forget();
+    cover_addresses();
 }
 
 void stay_away() {
-    if (session.leaving) session.returned = true;
-    while (session.leaving && is_marked()) sleep_us(kLookUs);
+    if (!session.leaving) return;
+    session.returned = true;
+    while (is_marked()) sleep_us(kLookUs);
+    session.vendors.cover_addresses(device::kNoFile);
     session.leaving = false;
 }
 

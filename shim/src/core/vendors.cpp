@@ -8,6 +8,7 @@
 #include "device/handover.h"
 #include "device/loans.h"
 #include "device/rehome.h"
+#include "device/release.h"
 #include "device/reservations.h"
 #include "device/shared.h"
 #include "device/status.h"
@@ -306,6 +307,10 @@ bool Vendors::all_away() const {
     bool all = true;
     each([&](const VendorOps& vendor) { all = all && device::none_imported(*vendor.memory); });
     return all;
+}
+
+void Vendors::cover_addresses(int file) const {
+    each([&](const VendorOps& vendor) { device::cover_addresses(*vendor.memory, file); });
 }
 
 bool Vendors::all_addresses() const {

@@ -54,6 +54,7 @@ class Vendors {
     Failure snapshot(wire::SnapshotStep step) const;  // of the vendors that have such a thing; none has: kRefused
     wire::SnapshotPhase snapshot_phase() const;  // of the first that has
     bool all_away() const;  // of what was handed over nothing has come back; makes no driver call
+    void cover_addresses(int file) const;  // of what was handed over (release.h); makes no driver call
     bool all_addresses() const;  // none was lost at a hand-over; makes no driver call
     bool regain_addresses()
         const;  // asks for those, and maps what is in this process there; true: none is lost any more

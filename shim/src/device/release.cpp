@@ -5,6 +5,7 @@
 
 #include "core/sys.h"
 #include "device/devices.h"
+#include "device/reservations.h"
 
 namespace gcr {
 namespace device {
@@ -46,10 +47,13 @@ bool use_and_release(const Trial& trial, int device) {
     return unmapped;
 }
 
-// The reservation stays the runtime's; only what lies there in this process's address space is replaced.
-void map_over(uint64_t address, uint64_t size) {
-    mmap(reinterpret_cast<void*>(address), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-         0);
+// The reservation stays the runtime's; only what lies there in this process's address space is replaced. In a file each
+// address has its own place: what lies side by side is one mapping.
+void map_over(uint64_t address, uint64_t size, int file = kNoFile) {
+    int kind = file == kNoFile ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    off_t at = file == kNoFile ? 0 : static_cast<off_t>(address);
+    void* there = mmap(reinterpret_cast<void*>(address), size, PROT_NONE, kind | MAP_NORESERVE | MAP_FIXED, file, at);
+    if (there == MAP_FAILED && file != kNoFile) map_over(address, size);  // what lay there may be gone
 }
 
 // From the least to the most. An address that does not come back is no way.
@@ -89,6 +93,15 @@ void map_over_if_needed(const State& state, const Handle& handle) {
     if (state.ops->used == nullptr || (way != Release::kMapOver && way != Release::kUnprobed)) return;
     for (const Mapping* mapping = handle.mappings; mapping != nullptr; mapping = mapping->sibling)
         map_over(mapping->key, mapping->size);
+}
+
+void cover_addresses(State& state, int file) {
+    Guard guard(state.lock);
+    for (Handle* handle = state.handles.first(); handle != nullptr; handle = state.handles.after(handle)) {
+        if (!handle->released || handle->imported) continue;
+        for (Mapping* mapping = handle->mappings; mapping != nullptr; mapping = mapping->sibling)
+            if (!is_lost(state, *mapping)) map_over(mapping->key, mapping->size, file);
+    }
 }
 
 }  // namespace device
