@@ -69,6 +69,16 @@ def overrules_protection() -> bool:
         return False
 
 
+def private_addresses(pid: int) -> int:
+    """Returns the bytes of private addresses that a process has, be anything there or not; 0 for one that is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return 0
+    private = (line.split(maxsplit=2)[0].split("-") for line in lines if line.split(maxsplit=2)[1].endswith("p"))
+    return sum(int(end, 16) - int(begin, 16) for begin, end in private)
+
+
 def resident(pid: int) -> int:
     """Returns the bytes that a process has in memory; 0 for one that is gone."""
     try:

@@ -1,6 +1,7 @@
 """Memory that gcr reads and fills in CRIU's place: a process has the same bytes, and what others share stays CRIU's."""
 
 import hashlib
+import mmap
 import os
 import select
 import signal
@@ -40,6 +41,7 @@ from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import NotDumped, NotRestored
 
 SECONDS, WINDOW, MIB = 30.0, 1 << 18, 1 << 20
+ADDRESSES = 1 << 40  # bytes; far more than CRIU had better note
 
 # Memory of each kind. A child shares 4 MiB with its parent, and has 4 MiB of its own. Both answer lines.
 PROGRAM = """
@@ -291,6 +293,10 @@ def test_a_process_that_is_gone_is_not_filled(program: Callable[[bool], Program]
 
 def test_criu_is_told_to_leave_pages_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     assert leftpages.may_be_left([os.getpid()])
+    with mmap.mmap(-1, ADDRESSES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ):
+        assert not leftpages.may_be_left([os.getpid()]), "CRIU would note each page, though none is there"
+        assert leftpages.may_be_left([os.getpid()], covered=ADDRESSES)
+    monkeypatch.setattr(leftpages, "private_addresses", lambda _pid: 0)
     monkeypatch.setattr(leftpages, "_descriptors", lambda: 4096)
     for size, fits in ((1 << 30, True), (1 << 31, False)):
         monkeypatch.setattr(leftpages, "resident", lambda _pid, size=size: size)

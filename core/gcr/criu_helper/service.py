@@ -105,6 +105,7 @@ class CriuService(Struct):
     _looked: ops.Look | None = None
     _saving: Saving | None = None
     _prepared: Saving | None = None
+    _covered: int = 0  # bytes of addresses, see Prepare
 
     def operations(self) -> Dispatcher:
         """Returns the server of the operations."""
@@ -138,6 +139,7 @@ class CriuService(Struct):
 
     def _prepare(self, asked: ops.Prepare) -> None:
         """Starts CRIU, once, for the dump that may follow. What fails is told by that. Raises CriuUnusable."""
+        self._covered = asked.covered
         wanted = self._wanted()
         if self._prepared is None:
             self._prepared = _saving(wanted, Path(asked.folder), asked.timeout)
@@ -148,7 +150,7 @@ class CriuService(Struct):
         if looked is None or self._saving:
             raise UsageError("a CRIU helper looks at one tree, and saves it then")
         plugins = tuple(plugins_of(looked.backend, looked.simulated))
-        left = may_be_left([looked.root, *descendants(looked.root)])
+        left = may_be_left([looked.root, *descendants(looked.root)], self._covered)
         joins = tree.joins_session(looked.root)
         return Wanted(looked.root, _devices(looked), looked.allow, plugins, left, joins)
 

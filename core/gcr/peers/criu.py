@@ -25,9 +25,9 @@ class CriuPeer(Struct):
         """Returns the tree, and what is in the way of a dump. Raises CriuUnusable."""
         return ask(self.channel, asked, timeout=LOOK_S)[0]
 
-    def prepare(self, folder: Path, timeout: float) -> None:
-        """Has CRIU started for a `dump` that may follow. The tree runs on."""
-        ask(self.channel, ops.Prepare(str(folder), timeout), timeout=CALL_TIMEOUT)
+    def prepare(self, folder: Path, timeout: float, covered: int) -> None:
+        """Has CRIU started for a `dump` that may follow. The tree runs on. `covered`: see Prepare."""
+        ask(self.channel, ops.Prepare(str(folder), timeout, covered), timeout=CALL_TIMEOUT)
 
     def dump(self, folder: Path, timeout: float) -> None:
         """Writes the tree that was looked at to the folder. It stands still then. Raises NotDumped, CriuUnusable."""

@@ -196,7 +196,9 @@ def test_a_round_of_a_migration_has_memory_and_no_other_files() -> None:
     manifest = replace(_manifest(), cut=Cut.DEVICE, files=(piece,))
     text = manifest.to_bytes()
     assert json.loads(text)["format"] == 5
-    assert json.dumps(json.loads(text), indent=1).encode() == text, "as any gcr has written it: its seal is of this text"
+    assert json.dumps(json.loads(text), indent=1).encode() == text, (
+        "as any gcr has written it: its seal is of this text"
+    )
     assert Manifest.from_bytes(manifest.to_bytes(), "one") == manifest
     with pytest.raises(Damaged):
         Manifest.from_bytes(replace(manifest, files=(piece, ImagedFile("x", 0))).to_bytes(), "one")

@@ -369,7 +369,7 @@ class Attempt(Struct, frozen=True):
 
     def _may_stop(self, targets: list[Target], imaging: Imaging, saving: Saving) -> None:
         saving.may_begin()
-        saving.prepare()
+        saving.prepare(sum(sum(target.bytes_by_device.values()) for target in targets))
         imaging.may_begin(targets, self.course)
 
     def _by_driver(self) -> CheckpointReport:

@@ -62,7 +62,7 @@ class Leaving(Struct):
         """Raises UnsupportedState where the processes could not come back by this way."""
         refuse_others(self.job)
 
-    def prepare(self) -> None:
+    def prepare(self, device_bytes: int) -> None:
         """Does nothing: the runtime starts its CRIU."""
 
     def carry_out(self, imaging: Imaging, unhurried: bool) -> None:

@@ -128,11 +128,14 @@ class Whole(Struct):
         """Raises CannotSave, CriuUnusable where the processes cannot be saved."""
         _refuse_others(self.job, self.seen)
 
-    def prepare(self) -> None:
-        """Makes the folder, once, and has CRIU started, which begins later. Nothing stops. Raises NoRoom, OSError …"""
+    def prepare(self, device_bytes: int) -> None:
+        """Makes the folder, once, and has CRIU started, which begins later. Nothing stops. Raises NoRoom, OSError …
+
+        device_bytes: that leave; the agents cover their addresses while they are away
+        """
         if self._ready.folder is None:
             folder = self._ready.enter(self._folder())
-            self.helper.prepare(folder, _dump_s(self.seen.pids))
+            self.helper.prepare(folder, _dump_s(self.seen.pids), device_bytes)
 
     def carry_out(self, imaging: Imaging, unhurried: bool) -> None:
         """Publishes the image of a job that is suspended, and ends its processes or lets them go.

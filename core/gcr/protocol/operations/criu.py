@@ -40,12 +40,14 @@ class Prepare(Operation[Nothing], frozen=True):
     """CRIU is started, and waits for `dump` with the same folder before it looks at the tree, which runs on.
 
     timeout: of the dump, in seconds; the wait does not count
+    covered: bytes of private addresses that the processes will have covered by then (shim/src/device/release.h)
     """
 
     op = "prepare"
 
     folder: str
     timeout: float
+    covered: int = 0
 
 
 class Dump(Operation[Nothing], frozen=True):
