@@ -47,6 +47,7 @@ from gcr_nvidia import devices  # noqa: E402
 
 BUDGET_SECONDS = 400.0
 MIGRATE_GIB = 16.0  # its stores and arenas take four times that of host memory
+BUSY = ("--launches", "200", "--parts", "4")  # of a step: some 25 ms, so about 1 % of the memory changes each second
 PROGRAM_SECONDS = 150.0
 SERVE_SWAPS = 1000
 TESTS_AT_ONCE = "6"  # what is slow about them is starting
@@ -202,14 +203,15 @@ def under_load() -> Result:
     return serve_load.judged_load([*earlier, run], SERVE_SWAPS)
 
 
-def migrate() -> Result:
-    """Moves a job of GCR_MIGRATE_GIB from one daemon of this machine to another, through TCP and TLS.
+def migrate(*words: str) -> Result:
+    """Moves a job of GCR_MIGRATE_GIB from one daemon of this machine to another through TCP and TLS, GCR_MIGRATE_TIMES.
 
-    Where there are several GPUs it comes to another one.
+    Where there are several GPUs it comes to another one. `words`: options of benchmarks/migrate.py
     """
     gib = float(os.environ.get("GCR_MIGRATE_GIB", str(MIGRATE_GIB)))
-    words = ["--gib", f"{gib:g}", "--mib-per-s", f"{gib * 1024 / 100:g}", "--device"]  # 1 % a second
-    words += ["--move", "0=1"] if count() > 1 else []
+    words += ("--gib", f"{gib:g}", "--mib-per-s", f"{gib * 1024 / 100:g}", "--device")  # 1 % a second
+    words += ("--repeat", os.environ.get("GCR_MIGRATE_TIMES", "1"))
+    words += ("--move", "0=1") if count() > 1 else ()
     script = str(ROOT / "benchmarks" / "migrate.py")
     done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, timeout=BUDGET_SECONDS)
     if done.returncode:
@@ -244,6 +246,8 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "two-driver": device_pair.ask_driver,
     "whole-two": device_pair.stopped,
     "migrate": lambda: warmed(migrate),
+    "migrate-busy": lambda: warmed(lambda: migrate(*BUSY)),
+    "migrate-host": lambda: warmed(lambda: migrate("--host-mib", "2048")),
     "nodes-ddp": lambda: device_nodes.of_torch("ddp"),
     "nodes-tensor": lambda: device_nodes.of_torch("tensor"),
     "sharing-rates": lambda: sharing_jobs.rates(ranks=count()),

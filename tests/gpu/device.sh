@@ -24,7 +24,8 @@
 # of its own), later calls say how long is left, then bring the result. `soak` likewise: one training job, 1,000 swaps.
 # `whole-8`, `whole-32`, `whole-context`, `whole-two` and `criu-8` need GCR_CRIU, a CRIU that works there (tools/fetch_criu.py brings one); `criu-8` also
 # GCR_BENCHMARK_CRIU, a folder with CRIU's cuda_plugin.so of the same version and NVIDIA's cuda-checkpoint.
-# `migrate` moves a job of GCR_MIGRATE_GIB (16) between two daemons through TCP, to another GPU where there are two; needs
+# `migrate` moves a job of GCR_MIGRATE_GIB (16) between two daemons through TCP, to another GPU where there are two, `migrate-host`
+# with 2 GiB on the host, `migrate-busy` one that does not rest, GCR_MIGRATE_TIMES (1); needs
 # GCR_CRIU, and a wheel of cryptography. Stores and arenas are in memory: 4 times that size.
 # `restored-beside`: work of other processes beside a program that the driver restored, and traps of its kernels.
 # `nodes-ddp`, `nodes-tensor`: two daemons with a rank each, joined by NCCL through sockets, cut as one job; needs two GPUs.
@@ -43,7 +44,7 @@ build=${GCR_DEVICE_BUILD:-$root/build/device}
 site=$build/site
 
 if [ $# -lt 2 ]; then
-  sed -n '2,36s/^# \{0,1\}//p' "$0"
+  sed -n '2,37s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 mkdir -p "$1" "$site"

@@ -4,19 +4,22 @@ Its output depends on its own steps alone, so it is the same wherever it runs, a
 """
 
 import hashlib
+import os
 import random
 import struct
 import sys
+from pathlib import Path
 
 from cuda_device import CudaDevice
 from dialogue import parser, perform
 
-CHUNK, PART, BLOCK, PAGE = 256 << 10, 1 << 20, 64 << 20, 4 << 10
+CHUNK, PART, BLOCK, PAGE, WORK = 256 << 10, 1 << 20, 64 << 20, 4 << 10, 32 << 20
 
 
 class Moving:
-    def __init__(self, size: int, parts: int, host: int) -> None:
+    def __init__(self, size: int, parts: int, host: int, launches: int) -> None:
         self.device, self.parts, self.all = CudaDevice(), parts, size // PART
+        self.work = Work(self.device, launches) if launches else None
         blocks = [self.device.allocate(min(BLOCK, size - at)) for at in range(0, size, BLOCK)]
         self.addresses = [blocks[at // BLOCK] + at % BLOCK for at in range(0, self.all * PART, PART)]
         self.number = 0
@@ -35,8 +38,13 @@ class Moving:
         for _ in range(self.parts):
             self.number += 1
             address = self.addresses[self.number * 7919 % self.all]
-            self.device.write(address, _words(self.number << 32))
-            digest.update(self.device.read(address, PART))
+            if self.work:
+                self.work.write(address, self.number)
+            else:
+                self.device.write(address, _words(self.number << 32))
+                digest.update(self.device.read(address, PART))
+        if self.work:
+            self.work.step()
         return digest.hexdigest()
 
     def digest(self) -> str:
@@ -44,7 +52,29 @@ class Moving:
         for address in self.addresses:
             digest.update(self.device.read(address, PART))
         digest.update(self.host)
+        if self.work:
+            digest.update(self.device.read(self.work.address, WORK))
         return digest.hexdigest()
+
+
+class Work:
+    """Keeps the device busy, and the host hardly: kernels that count on in memory of their own, one after the other."""
+
+    def __init__(self, device: CudaDevice, launches: int) -> None:
+        self.device, self.launches = device, launches
+        self.address, self.stream = device.allocate(WORK), device.stream()
+        device.write(self.address, bytes(WORK))
+        self.add = device.adder(os.environ.get("GCR_SIM_KERNELS", str(Path(__file__).with_name("add.ptx"))))
+
+    def write(self, address: int, number: int) -> None:
+        """Has the device write a part; no other chunk has the same bytes."""
+        for chunk in range(PART // CHUNK):
+            self.device.fill(address + chunk * CHUNK, CHUNK // 8, number * (PART // CHUNK) + chunk, self.stream)
+
+    def step(self) -> None:
+        for _ in range(self.launches):
+            self.add(self.stream, self.address, WORK // 8, 1)
+        self.device.wait(self.stream)
 
 
 def _words(seed: int) -> bytes:
@@ -63,8 +93,9 @@ def main() -> None:
     options.add_argument(
         "--host", type=int, default=0, help="bytes of noise on the host, of which each step writes a page"
     )
+    options.add_argument("--launches", type=int, default=0, help="kernels over 32 MiB in each step")
     given = options.parse_args()
-    perform(given, Moving(given.size, given.parts, given.host))
+    perform(given, Moving(given.size, given.parts, given.host, given.launches))
     print("ended", file=sys.stderr)
 
 
