@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 _TMPFS, _RAMFS = 0x01021994, 0x858458F6  # f_type, of linux/magic.h
+_PUNCH_HOLE = 1 | 2  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, of linux/falloc.h
 _WORDS = 32  # of a struct statfs, and more; f_type is the first
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = _libc.fallocate64
@@ -16,7 +17,20 @@ def allocate(fd: int, at: int, size: int) -> None:
 
     `os.posix_fallocate` would write to every block on a file system that cannot do this at once.
     """
-    if _fallocate(fd, 0, at, size) != 0:
+    _allocated(fd, 0, at, size)
+
+
+def empty(fd: int, size: int) -> None:
+    """Gives the first `size` bytes of a file back to the system: they are zeros from now on. Raises OSError.
+
+    Other threads run meanwhile. `mmap.madvise` would keep Python's lock: 50 ms for 128 MiB in memory.
+    """
+    _allocated(fd, _PUNCH_HOLE, 0, size)
+
+
+def _allocated(fd: int, mode: int, at: int, size: int) -> None:
+    """Raises OSError."""
+    if _fallocate(fd, mode, at, size) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

@@ -17,6 +17,7 @@ from itertools import count
 
 from gcr.exchangeerrors import PeerUnusable
 from gcr.image.disk.bounce import address_of
+from gcr.image.disk.room import empty
 from gcr.image.exchange.address import PeerAddress, Trust
 from gcr.image.exchange.fetching import MOST_PACKET, Begin, Drop, Fetch, Fetched, Moving, Ready, from_taker, packed
 from gcr.image.exchange.lines import NotSent
@@ -72,7 +73,7 @@ class Memory:
     def close(self) -> None:
         """Gives the memory back to the system. Slots that are still in use have zeros from now on."""
         with suppress(OSError):
-            self._map.madvise(mmap.MADV_REMOVE)
+            empty(self.fd, self.bytes)
         os.close(self.fd)
 
 
