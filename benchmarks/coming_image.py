@@ -56,7 +56,7 @@ from gcr.image_helper.lent import Lent  # noqa: E402
 
 MIB, CHUNK = 1 << 20, 256 << 10
 FILE = 32 << 20  # bytes of one of the new files
-NAME = "last"
+NAME, BEFORE = "last", ("r2", "r1", "r0")  # the images of the rounds, as stopping_image.py names them
 WAITING_S = 1.0  # that the pull waits before the first byte is written
 TOKEN = "a token of this benchmark alone"
 PARTS = (  # of a pull: the functions that end them
@@ -98,10 +98,12 @@ def write(path: Path, job: Job, given: argparse.Namespace, line: Connection) -> 
         for number, memory in enumerate(files):
             for at in range(0, len(memory), CHUNK):
                 memory[at : at + 12] = bytes_of(turn << 32 | number << 16 | at // CHUNK, 12)
-        line.send(written(store, job, files, Rate(given.gb_per_s * 1e9 or None), line))
+        line.send(written(store, job, files, Rate(given.gb_per_s * 1e9 or None), given.pause_s, line))
 
 
-def written(store: Store, job: Job, files: Sequence[memoryview], rate: Rate, line: Connection) -> dict[str, Any]:
+def written(
+    store: Store, job: Job, files: Sequence[memoryview], rate: Rate, pause_s: float, line: Connection
+) -> dict[str, Any]:
     lent, fds, noted = Lent(), job.lent(), list[float]()
     named = [ImagedFile(f"pages-{number}.img", len(each)) for number, each in enumerate(files)]
     plain = described(NAME, job.sizes, created=99.0)
@@ -118,6 +120,9 @@ def written(store: Store, job: Job, files: Sequence[memoryview], rate: Rate, lin
             writer.send_ahead()
             ends["memory"] = time.monotonic()
             writer.add_files(zip(named, files, strict=True))
+            if pause_s:
+                writer.send_ahead()
+                time.sleep(pause_s)
             ends["files"] = time.monotonic()
             writer.commit(lambda made: replace(plain(made), files=tuple(named), cut=Cut.PROCESS))
             ends["published"] = time.monotonic()
@@ -156,7 +161,7 @@ def pulled(target: Store, address: PeerAddress, keys: Keys, line: Connection) ->
             stack.enter_context(patched(of, name, lambda *_, part=part: ends.update({part: time.monotonic()})))
         stack.enter_context(patched(Packs, "take", lambda *_: taken.append(time.monotonic())))
         peers = Peers([address], TOKEN, Trust(pinned=keys.certificate), wait_s=1.0)
-        awaited = (target.path, NAME, peers, None, Transfer("pull", 60), PLAIN, lambda: None)
+        awaited = (target.path, NAME, peers, None, Transfer("pull", 60), PLAIN, lambda: None, BEFORE)
         thread = stack.enter_context(ThreadPoolExecutor(1))  # as in a migration: the main thread does something else
         moved = thread.submit(pull_from_peers, *awaited)
         time.sleep(WAITING_S)
@@ -218,6 +223,7 @@ def main() -> int:
     options.add_argument("--mib", type=int, default=400, help="of files, all of them new")
     options.add_argument("--part-mib", type=int, default=writing.AHEAD_BYTES // MIB, help="of files, ahead together")
     options.add_argument("--gb-per-s", type=float, default=0.0, help="that the source writes; 0: as fast as it can")
+    options.add_argument("--pause-s", type=float, default=0.0, help="between the last pack and the image's other files")
     options.add_argument("--turns", type=int, default=5)
     options.add_argument("--takers", type=int, help="of the pull; else as gcr does")
     given = options.parse_args()

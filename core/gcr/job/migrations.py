@@ -161,14 +161,16 @@ class Migrations(Struct, frozen=True):
                 self._write(moved)
             return moved
 
-    def note_image(self, job: str, id: str, image: str) -> None:
-        """Notes an image before it is made. Raises NoSuchMigration, OSError."""
+    def note_image(self, job: str, id: str, image: str) -> tuple[str, ...]:
+        """Notes an image before it is made. Returns those that were noted before. Raises NoSuchMigration, OSError."""
         with self._locked():
             found = self.of(job)
             if found is None or found.id != id:
                 raise NoSuchMigration(f"job {job} has no migration {id} here", hint=f"gcr migrate {job} --recover")
-            if image not in found.images:
-                self._write(replace(found, images=(*found.images, image)))
+            if image in found.images:
+                return found.images[: found.images.index(image)]
+            self._write(replace(found, images=(*found.images, image)))
+            return found.images
 
     def end(self, job: str, id: str, stages: Sequence[Stage] = tuple(Stage)) -> Migration | None:
         """Removes the record of this migration, if it is at one of these stages. Returns it. Raises OSError."""

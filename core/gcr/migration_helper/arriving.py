@@ -44,13 +44,13 @@ _SAVED = (*_SUSPENDED, "stopped", "restoring")  # states in which a program that
 
 def pulled(step: Pull, limit: float, tell: Tell) -> Pulled:
     """Pulls an image, and with `revive` makes its processes again. Raises as `gcr pull` and `gcr restore --image`."""
-    Migrations.here().note_image(step.job, step.id, step.image)
+    before = Migrations.here().note_image(step.job, step.id, step.image)
     if not step.revive:
         return _timed(step, limit, tell)
     end = time.monotonic() + limit
     words = ("restore", "--image", step.image, "--suspended", step.job)
     with commands.ready(*words, imports=_RESTORES) as restored:
-        done = _awaited(step, end, tell)
+        done = _awaited(step, before[::-1], end, tell)
         tell(ProgressEvent(phase="processes"))
         began = time.monotonic()
         with ThreadPoolExecutor(1, "gcr-fill") as beside:
@@ -78,12 +78,15 @@ def _filled(step: Fill, end: float) -> Filled:
         return Filled(bytes=0, fill_s=time.monotonic() - began, refused=error.message)
 
 
-def _awaited(step: Pull, end: float, tell: Tell) -> Pulled:
-    """Pulls an image that is being made at the source just now. Raises NoSuchMigration once it is not wanted."""
+def _awaited(step: Pull, before: Sequence[str], end: float, tell: Tell) -> Pulled:
+    """Pulls an image that is being made at the source just now. Raises NoSuchMigration once it is not wanted.
+
+    before: images of the rounds, the last one first
+    """
     try:
         while True:
             try:
-                return _timed(step, max(1.0, end - time.monotonic()), tell, awaits=True)
+                return _timed(step, max(1.0, end - time.monotonic()), tell, before)
             except NoSuchImage:
                 if time.monotonic() > end:
                     raise
@@ -93,9 +96,9 @@ def _awaited(step: Pull, end: float, tell: Tell) -> Pulled:
         raise
 
 
-def _timed(step: Pull, limit: float, tell: Tell, awaits: bool = False) -> Pulled:
+def _timed(step: Pull, limit: float, tell: Tell, before: Sequence[str] | None = None) -> Pulled:
     began = time.monotonic()
-    moved = _moved(step, limit, tell, awaits)
+    moved = _moved(step, limit, tell, before)
     return Pulled(bytes_moved=moved, pull_s=time.monotonic() - began)
 
 
@@ -106,8 +109,11 @@ def _refuse_over(step: Pull) -> None:
         raise NoSuchMigration(f"the migration {step.id} of {step.job} is over here")
 
 
-def _moved(step: Pull, limit: float, tell: Tell, awaits: bool) -> int:
-    """Returns the bytes that were pulled. `awaits`: the source is making the image. Raises NoSuchMigration then."""
+def _moved(step: Pull, limit: float, tell: Tell, before: Sequence[str] | None) -> int:
+    """Returns the bytes that were pulled.
+
+    before: images of the rounds, if the source is making this one; NoSuchMigration is raised then, too
+    """
     from gcr.image.crypto.cipher import PLAIN
     from gcr.image.exchange.address import PeerAddress, Trust
     from gcr.image.exchange.pulling import Peers, pull_from_peers
@@ -117,11 +123,13 @@ def _moved(step: Pull, limit: float, tell: Tell, awaits: bool) -> int:
         tell(ProgressEvent(**asdict(now)))
 
     trust = Trust(pinned=step.exchange.certificate)
+    awaits = before is not None
     wait_s = _AWAIT_S if awaits else 0.0
     peers = Peers([PeerAddress.parsed(step.exchange.address)], step.exchange.token, trust, wait_s=wait_s)
     check = partial(_refuse_over, step) if awaits else None
     transfer = Transfer("pull", limit, told)
-    return pull_from_peers(store_path(), step.image, peers, None, transfer, PLAIN, check).bytes_moved
+    moved = pull_from_peers(store_path(), step.image, peers, None, transfer, PLAIN, check, before or ())
+    return moved.bytes_moved
 
 
 # ---- the job runs here -----------------------------------------------------------------------------------------------

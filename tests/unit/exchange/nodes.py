@@ -100,10 +100,11 @@ def pulled(
     timeout: float | None = 60.0,
     wait_s: float = 0.0,
     awaiting: Callable[[], object] | None = None,
+    before: Sequence[str] = (),
 ) -> MovedFromPeers:
     addresses = [node if isinstance(node, PeerAddress) else node.address for node in nodes]
     peers = Peers(addresses, token, trust, limits, wait_s)
-    return pull_from_peers(store.path, name, peers, url, Transfer("pull", timeout), store.cipher, awaiting)
+    return pull_from_peers(store.path, name, peers, url, Transfer("pull", timeout), store.cipher, awaiting, before)
 
 
 def shares(moved: MovedFromPeers) -> Mapping[str, int]:

@@ -10,61 +10,30 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from imaging import check, described, mapped, read, write
+from imaging import check, read, write
 from little_disk import little
+from making import PATIENCE_S, Making, packs
 from nodes import Running, pulled, running
-from remotes import COMMON, OWN, contents, rewritten
+from remotes import COMMON, OWN, contents
 
 from gcr.errors import NoRoom
 from gcr.exchangeerrors import PeerUnusable
-from gcr.image.chunks.chunk import NAME_BYTES, name_of
 from gcr.image.chunks.entry import BLOCK
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.exchange import awaiting
 from gcr.image.exchange.giver import LINES
 from gcr.image.files import ahead
-from gcr.image.files.names import ahead_path, references_path
+from gcr.image.files.names import ahead_path
 from gcr.image.pack.format import ARRIVING, SUFFIX, Pack
 from gcr.image.remote import pull
 from gcr.image.remote.arriving import Arriving
 from gcr.image.store.store import Store
-from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import Damaged, NoSuchImage, StoreBusy
 from gcr.testing.machine import until
-
-PATIENCE_S = 20.0
 
 
 class Over(Exception):
     """The image is not wanted any more."""
-
-
-class Making:
-    """An image that a thread makes step by step: each allocation is sent ahead, but the last."""
-
-    def __init__(self, store: Store, may_go_on: Callable[[int], object], fails: bool = False) -> None:
-        """`may_go_on`: called with the number of packs that were sent."""
-        self._store, self._may_go_on, self._fails = store, may_go_on, fails
-        self._thread = threading.Thread(target=self._make, daemon=True)
-        self._thread.start()
-
-    def _make(self) -> None:
-        with ImageWriter(self._store, "warm", threads=3) as writer:
-            for number, data in enumerate((COMMON, OWN), 1):
-                writer.add([(mapped(data), ())])
-                writer.send_ahead()
-                self._may_go_on(number)
-            writer.add([(mapped(b"last"), ())])
-            if not self._fails:
-                writer.commit(described("warm", [len(COMMON), len(OWN), 4]))
-
-    def end(self) -> None:
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive()
-
-
-def packs(store: Store) -> int:
-    return len([*store.packs.folder.glob("*.pack")])
 
 
 def sent(store: Store, number: int) -> Pack | None:
@@ -218,19 +187,6 @@ def test_places_are_compared_while_chunks_come_else_behind_them(
         pulled(other, [node], wait_s=5.0, awaiting=lambda: None)
     assert calls == ["early", *["late"] * fails]
     check(other, "warm")
-
-
-def test_an_awaited_image_with_a_chunk_in_another_place_is_refused(store: Store, other: Store) -> None:
-    Making(store, lambda _number: None).end()
-    path, file = store.path / references_path("warm"), references_path("warm")
-    data = bytearray(store.cipher.decrypt(file, path.read_bytes(), path))
-    data[NAME_BYTES + 4] ^= 1  # the block of the first chunk
-    path.write_bytes(store.cipher.encrypt(file, bytes(data)))
-    digest = name_of(bytes(data)).hex()
-    rewritten(store.images.path("warm"), store.cipher, lambda image: image.update(chunks=digest))
-    with running(store.path) as node, pytest.raises(Damaged, match="not where it says"):
-        pulled(other, [node], wait_s=5.0, awaiting=lambda: None)
-    assert other.images.names() == []
 
 
 def test_connections_are_there_before_the_first_byte(store: Store, other: Store) -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gcr.image.chunks.records import Records
-from gcr.image.files.references import RECORD_BYTES, ZEROS, References, renumbered
+from gcr.image.files.references import RECORD_BYTES, ZEROS, References, counted, renumbered
 
 RUNS = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 70)), max_size=6)
 COUNT = 270
@@ -49,3 +49,23 @@ def test_renumbered_references_differ_in_their_packs_alone(packs: Sequence[int],
     assert [*found.packs] == [pack if pack == ZEROS else numbers[pack] for pack in packs]
     assert [*found.blocks] == [block for _, _, block in records]
     assert found.names(0, len(found)) == [name for name, _, _ in records]
+
+
+PACK = st.integers(0, 3) | st.sampled_from([*range(252, 258), 0xFF00, ZEROS - 1, ZEROS, ZEROS >> 8])
+
+
+@given(
+    st.lists(PACK, max_size=40),
+    st.dictionaries(PACK.filter(lambda pack: pack != ZEROS), PACK, max_size=6),
+    PACK,
+)
+@example([0, 1, 255, ZEROS], {0: 1}, 2)
+@example([0, 1, ZEROS], {0: 254, 1: 0}, 255)
+def test_references_are_counted_as_another_image_counts_whatever_number_they_had(
+    packs: Sequence[int], numbers: dict[int, int], other: int
+) -> None:
+    data = b"".join(struct.pack("<32sII", bytes([at]) * 32, pack, at) for at, pack in enumerate(packs))
+    found = References(counted(data, numbers, other))
+    assert [*found.packs] == [pack if pack == ZEROS else numbers.get(pack, other) for pack in packs]
+    assert [*found.blocks] == [*range(len(packs))]
+    assert found.names(0, len(found)) == [bytes([at]) * 32 for at in range(len(packs))]

@@ -1,6 +1,7 @@
 """An image that a node is making just now: the packs that it sends ahead, and then its manifest."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ from gcr.image.files import ahead
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, files_beside, references_file
 from gcr.image.pack.format import Pack
+from gcr.image.remote.earlier import Earlier, earlier
 from gcr.image.remote.pull import placed
 from gcr.image.store.store import Store
+from gcr.imageerrors import Damaged, WrongImage
+
+log = logging.getLogger(__name__)
 
 
 class Awaited:
@@ -23,14 +28,20 @@ class Awaited:
     mark: of the node's store · manifest: the bytes of its file, once the node has sent them
     """
 
-    def __init__(self, name: str, node: Node, incoming: Incoming, opened: Callable[[], Store]) -> None:
-        """`opened`: opens the store until the end of the pull: a clean-up would remove the packs that come."""
+    def __init__(
+        self, name: str, node: Node, incoming: Incoming, opened: Callable[[], Store], before: Sequence[str] = ()
+    ) -> None:
+        """`opened`: opens the store until the end of the pull: a clean-up would remove the packs that come.
+
+        before: earlier images of the same job, the last one first
+        """
         self.node = node
         self.mark = b""
         self.manifest: bytes | None = None
-        self._name, self._incoming, self._opened = name, incoming, opened
+        self._name, self._incoming, self._opened, self._before = name, incoming, opened, before
         self._store: Store | None = None
         self._beside = dict[str, asyncio.Task[bytes | None]]()  # small files that were asked for, by their paths
+        self._reading: asyncio.Task[Earlier | None] | None = None
         self._placing: asyncio.Task[bytes] | None = None
 
     async def come(self, wait_s: float, check: Callable[[], object]) -> None:
@@ -39,6 +50,8 @@ class Awaited:
         wait_s: seconds that one answer of the node may take · check: called meanwhile, may raise
         The store is open then. Raises PeerUnusable, Damaged, and what `over` of the packs and `opened` raise.
         """
+        if self._before:
+            self._reading = asyncio.create_task(self._read(self._opened_store()))
         mark, greeting = asyncio.create_task(self.node.mark()), asyncio.create_task(self.node.greet())
         coming = _Coming(self._name, self.node, wait_s)
         try:
@@ -77,7 +90,7 @@ class Awaited:
         return not self._placing.exception() and self._placing.result() == references
 
     async def end(self) -> None:
-        await _end([*self._beside.values(), *([self._placing] if self._placing else [])])
+        await _end([*self._beside.values(), *(each for each in (self._reading, self._placing) if each)])
 
     def _begin(self, packs: Sequence[Pack]) -> None:
         for pack in packs:
@@ -87,11 +100,30 @@ class Awaited:
         self._store = self._store or self._opened()
         return self._store
 
+    async def _read(self, store: Store) -> Earlier | None:
+        """Reads the last earlier image that is here, if there is one. Raises as `earlier`."""
+        found = await self._incoming.works.do(earlier, store, self._before)
+        if found:
+            self._incoming.know(found.readers)
+        return found
+
+    async def _earlier(self) -> Earlier | None:
+        """Returns the earlier image once it is read; None where there is none that can be read."""
+        if self._reading is None:
+            return None
+        await asyncio.wait({self._reading})
+        try:
+            return self._reading.result()
+        except (Damaged, WrongImage, OSError) as error:  # it only saves time
+            log.warning("no earlier image was read: %s", error)
+            return None
+
     async def _place(self, store: Store, manifest: Manifest, sent: "asyncio.Task[bytes | None]") -> bytes:
         """Compares the references with the ends of all packs, while the chunks come. Returns them. Raises Damaged."""
-        found = await asyncio.shield(sent)
+        found, before = await asyncio.shield(sent), await self._earlier()
         readers = [await self._incoming.reader(store, pack) for pack in manifest.packs]
-        return await self._incoming.works.do(placed, store, manifest, found, readers)
+        checked = before.places if before else None
+        return await self._incoming.works.do(placed, store, manifest, found, readers, checked)
 
 
 class _Coming:

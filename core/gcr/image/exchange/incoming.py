@@ -6,7 +6,7 @@ ahead waits for no lock: it leaves a pack to the pull that has it. So two pulls 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
@@ -46,19 +46,30 @@ class Incoming:
         self.works = Works(hands)
         self._ahead = dict[str, asyncio.Task[bool]]()
         self._ends = dict[str, asyncio.Future[PackReader | None]]()
+        self._here: Mapping[Pack, PackReader] = {}
         self._at_once, self._comparing = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(COMPARING)
+
+    def know(self, here: Mapping[Pack, PackReader]) -> None:
+        """Takes packs that are in the store, and were not found damaged. They are not opened once more."""
+        self._here = here
+
+    def has(self, store: Store, pack: Pack) -> bool:
+        """Returns whether the pack is in the store, and was not found damaged. Raises as Packs.has."""
+        return store.packs.is_kept(pack) if pack in self._here else store.packs.has(pack)
 
     # ---- ahead of the image -------------------------------------------------------------------------------------
 
     def begin(self, store: Store, pack: Pack, giver: str) -> None:
         """Begins to bring a pack, unless it is here. `giver`: the name of one that has it."""
-        if pack.id not in self._ahead:
+        if pack.id not in self._ahead and not (pack in self._here and store.packs.is_kept(pack)):
             self._ends[pack.id] = asyncio.get_running_loop().create_future()
             self._ahead[pack.id] = asyncio.create_task(self._come(store, pack, giver))
             self._ahead[pack.id].add_done_callback(lambda _task: self._end_is_here(pack, None))
 
     async def reader(self, store: Store, pack: Pack) -> PackReader:
         """Returns a pack that was begun, once its end is here. Raises Damaged, WrongImage, OSError."""
+        if found := self._here.get(pack):
+            return found
         end = self._ends[pack.id]
         await asyncio.wait({end})
         if found := end.result():

@@ -81,16 +81,18 @@ def pull_from_peers(
     transfer: Transfer,
     cipher: Cipher,
     awaiting: Callable[[], object] | None = None,
+    before: Sequence[str] = (),
 ) -> MovedFromPeers:
     """Pulls an image from peers, and from the store at `url` what no peer has.
 
     awaiting: the first peer is making the image; called now and then until it has, and may raise
+    before: names of earlier images of the same job, the last one first, if the image is awaited; some may be here
     Raises as `pull` does, and PeerUnusable, ImagesDiffer, PiecesMissing.
     """
     elsewhere = Elsewhere(remote_at(url, cipher), name) if url else None
     with Swarming(name, peers, elsewhere, cipher, transfer) as swarming:
         if awaiting:
-            swarming.await_image(folder, awaiting)
+            swarming.await_image(folder, awaiting, before)
         moved = pull_from(swarming, folder, transfer, cipher)
     brought = swarming.brought
     shares = [Share(peer, size, peer in brought.distrusted) for peer, size in sorted(brought.bytes.items())]
@@ -150,18 +152,18 @@ class Swarming:
 
     # ---- an image that is being made ----------------------------------------------------------------------------
 
-    def await_image(self, folder: Path, check: Callable[[], object]) -> None:
+    def await_image(self, folder: Path, check: Callable[[], object], before: Sequence[str] = ()) -> None:
         """Begins to bring packs that the first node sends ahead, until that has the image, or answers no more.
 
         They are of no image until then, and stay if there will be none. `check` is called meanwhile, and may raise.
-        Raises as `pull` does.
+        `before`: see pull_from_peers. Raises as `pull` does.
         """
         node, wait_s = self._connections.nodes[0], self._peers.wait_s
 
         def opened_store() -> Store:
             return self._stack.enter_context(opened(folder, self._transfer, self._cipher))
 
-        self._awaited = Awaited(self._name, node, self._incoming, opened_store)
+        self._awaited = Awaited(self._name, node, self._incoming, opened_store, before)
         self._runner.run(self._connecting())
         with usable(folder), with_room(folder, lambda: self._transfer.left):
             self._runner.run(self._awaited.come(wait_s, check))
@@ -178,7 +180,7 @@ class Swarming:
         if not found and not there:
             raise self._nowhere(away)
         every = [*found, *([there] if there else [])]
-        seals = {each.manifest.seal() for each in every}
+        seals = {each.manifest.seal() for each in every} if len(every) > 1 else ()  # a seal takes 2 ms
         if len(seals) > 1:
             raise ImagesDiffer(f"there are {len(seals)} images {self._name!r}: {_by_image(every)}", hint=_ONE)
         having = {each.at for each in found}
@@ -280,6 +282,9 @@ class Swarming:
         if root is None and error:
             raise error
         return root
+
+    def has(self, store: Store, pack: Pack) -> bool:
+        return self._incoming.has(store, pack)
 
     def bring(self, store: Store, missing: Sequence[Pack], transfer: Transfer) -> None:
         """Brings packs, so many at a time as a node tells about at once, in the order that all pulls keep."""

@@ -17,6 +17,7 @@ SUFFIX = ".chunks"
 ZEROS = 0xFFFFFFFF
 _RECORD = struct.Struct("<32sII")
 RECORD_BYTES = _RECORD.size
+_BYTE = 0xFF  # a number below is one byte, with zeros behind it; ZEROS has it in all of its bytes
 _PACKS = slice(NAME_BYTES // 4, None, RECORD_BYTES // 4)  # the numbers of packs, among all numbers of 32 bits
 
 
@@ -51,6 +52,24 @@ def renumbered(data: bytes, numbers: Mapping[int, int]) -> bytes:
         return data
     known, changed = {**numbers, ZEROS: ZEROS}, bytearray(data)
     memoryview(changed).cast("I")[_PACKS] = memoryview(array("I", map(known.__getitem__, packs_of(data))))
+    return bytes(changed)
+
+
+def counted(data: bytes, numbers: Mapping[int, int], other: int) -> bytes:
+    """Returns the references with other numbers of their packs, where any number may stand before.
+
+    numbers: the new one, by the old one · other: the new one of all that `numbers` lacks. ZEROS stay.
+    """
+    changed, low = bytearray(data), data[NAME_BYTES::RECORD_BYTES]
+    high = low.translate(bytes(_BYTE) + b"\xff")
+    alike = all(data[NAME_BYTES + at :: RECORD_BYTES] == high for at in (1, 2, 3))
+    if alike and max([other, *numbers, *numbers.values()]) < _BYTE:  # nearly always: then it takes a tenth of the time
+        new = bytes(numbers.get(old, other) for old in range(_BYTE))
+        changed[NAME_BYTES::RECORD_BYTES] = low.translate(new + b"\xff")
+    else:
+        known = {**numbers, ZEROS: ZEROS}
+        found = array("I", [known.get(old, other) for old in packs_of(data)])
+        memoryview(changed).cast("I")[_PACKS] = memoryview(found)
     return bytes(changed)
 
 

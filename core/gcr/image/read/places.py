@@ -12,14 +12,15 @@ from msgspec import Struct
 
 from gcr.image.chunks.chunk import NAME_BYTES
 from gcr.image.chunks.entry import PLACED
-from gcr.image.chunks.records import Records
+from gcr.image.chunks.records import Records, Run
 from gcr.image.files.manifest import Manifest
-from gcr.image.files.references import ZEROS, References
+from gcr.image.files.references import RECORD_BYTES, ZEROS, References, counted
 from gcr.image.files.smallfiles import chunk_sizes
 from gcr.image.pack.reader import PackReader
 from gcr.image.store.store import Store
 from gcr.imageerrors import Damaged
 
+_AT_ONCE = 64  # chunks that are compared at once with those of another image
 _SHORT = 32  # chunks of a run that are looked at one by one
 
 
@@ -51,6 +52,7 @@ class Places:
     def __init__(self, store: Store, manifest: Manifest, references: References, packs: Sequence[PackReader]) -> None:
         """`packs`: of the manifest, in order. Raises Damaged where there are more or fewer references than chunks."""
         self.sizes = chunk_sizes(manifest)
+        self._packs = [pack.pack for pack in packs]
         self._references, self._indexes = references, [pack.chunks for pack in packs]
         self._name_of_zeros: Callable[[int], bytes] = store.cipher.name_of_zeros
         self._image = store.images.folder / manifest.name
@@ -66,10 +68,14 @@ class Places:
         except _Misplaced:
             raise self._damaged() from None
 
-    def check(self) -> None:
-        """Raises Damaged unless all chunks are where they should be. Compares all at once."""
+    def check(self, checked: "Places | None" = None) -> None:
+        """Raises Damaged unless all chunks are where they should be. Compares all at once.
+
+        checked: the places of another image of the store, which were checked. A chunk that has the same number, size,
+        name and place there is where it should be: its pack is not looked at once more.
+        """
         try:
-            self._refuse_others([*self._runs(0, len(self.sizes))])
+            self._refuse_others([*self._unlike(checked)] if checked else [(0, len(self.sizes))])
         except _Misplaced:
             raise self._damaged() from None
 
@@ -121,6 +127,23 @@ class Places:
             raise _Misplaced
         return number
 
+    # ---- an image that was checked -----------------------------------------------------------------------------------
+
+    def _unlike(self, checked: "Places") -> Iterator[Run]:
+        """Yields runs that have every chunk which the other image has not, or has elsewhere."""
+        total, theirs, sizes = len(self.sizes), checked._references, checked.sizes
+        ours = self._as_in(checked)
+        for first in range(0, total, _AT_ONCE):
+            end = min(first + _AT_ONCE, total)
+            if ours.packed(first, end) != theirs.packed(first, end) or self.sizes[first:end] != sizes[first:end]:
+                yield first, end
+
+    def _as_in(self, checked: "Places") -> Records:
+        """Returns the references as the other image counts the packs. Packs that it has not get a number of none."""
+        there = {pack: number for number, pack in enumerate(checked._packs)}
+        numbers = {number: there[pack] for number, pack in enumerate(self._packs) if pack in there}
+        return Records(counted(self._references.packed(0, len(self.sizes)), numbers, len(checked._packs)), RECORD_BYTES)
+
     # ---- names -------------------------------------------------------------------------------------------------------
 
     def _refuse_other(self, part: Part) -> None:
@@ -136,13 +159,15 @@ class Places:
         if not self._references.same_names(part.first, part.end, there, at):
             raise _Misplaced
 
-    def _refuse_others(self, parts: Sequence[Part]) -> None:
-        """Raises _Misplaced unless names and sizes of all chunks are those of the packs, or of zeros."""
+    def _refuse_others(self, runs: Sequence[Run]) -> None:
+        """Raises _Misplaced unless names and sizes of all chunks in the runs are those of the packs, or of zeros."""
+        parts = [part for run in runs for part in self._runs(*run)]
         size = max((index.record_bytes for index in self._indexes), default=PLACED.size)  # the same in all of a store
         there = Records(b"".join(self._there(part, size) for part in parts), size)
-        if there.column(NAME_BYTES + 4) != self.sizes:
+        ours = Records(b"".join(self._references.packed(*run) for run in runs), RECORD_BYTES)
+        if there.column(NAME_BYTES + 4) != array("I", b"".join(self.sizes[slice(*run)] for run in runs)):
             raise _Misplaced
-        if not self._references.same_names(0, len(self._references), there, 0):
+        if not ours.same_names(0, len(ours), there, 0):
             raise _Misplaced
 
     def _there(self, part: Part, record_bytes: int) -> bytes:
@@ -156,10 +181,19 @@ class Places:
         return b"".join(map(named.__getitem__, sizes))
 
 
-def checked_places(store: Store, manifest: Manifest, references: References, packs: Sequence[PackReader]) -> Places:
-    """Returns the places of all chunks. Raises Damaged unless each is where the references say."""
+def checked_places(
+    store: Store,
+    manifest: Manifest,
+    references: References,
+    packs: Sequence[PackReader],
+    checked: Places | None = None,
+) -> Places:
+    """Returns the places of all chunks. `checked`: see Places.check.
+
+    Raises Damaged unless each chunk is where the references say.
+    """
     places = Places(store, manifest, references, packs)
-    places.check()
+    places.check(checked)
     return places
 
 

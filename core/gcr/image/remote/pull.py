@@ -37,7 +37,7 @@ from gcr.image.files.roots import may_have_root, root_in
 from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, files_beside, manifest_of, references_file
 from gcr.image.pack.format import Pack
 from gcr.image.pack.reader import PackReader
-from gcr.image.read.places import checked_places
+from gcr.image.read.places import Places, checked_places
 from gcr.image.remote.arriving import Arriving, put
 from gcr.image.remote.folder import remote_at
 from gcr.image.remote.push import Moved
@@ -63,6 +63,9 @@ class Source(Protocol):
 
     def address(self, path: str) -> str:
         """Returns the address of a file, for errors."""
+
+    def has(self, store: Store, pack: Pack) -> bool:
+        """Returns whether the pack is in the store, and was not found damaged. Raises as Packs.has."""
 
     def bring(self, store: Store, missing: Sequence[Pack], transfer: Transfer) -> None:
         """Brings packs, whole and compared, under their names in the store; the caller syncs the names."""
@@ -147,6 +150,9 @@ class Elsewhere(Struct, frozen=True):
     def address(self, path: str) -> str:
         return self.remote.address(path)
 
+    def has(self, store: Store, pack: Pack) -> bool:
+        return store.packs.has(pack)
+
     def bring(self, store: Store, missing: Sequence[Pack], transfer: Transfer) -> None:
         at_once = transfer.at_once(len(missing)) if missing else 0
 
@@ -168,17 +174,22 @@ def _refuse_misplaced(store: Store, manifest: Manifest, references: bytes, sourc
         raise Damaged.of(source.address(references_path(manifest.name)), text, hint=_AGAIN) from error
 
 
-def placed(store: Store, manifest: Manifest, stored: bytes | None, packs: Sequence[PackReader]) -> bytes:
-    """Returns the references of the file `stored`. Raises Damaged unless each chunk is where they say."""
+def placed(
+    store: Store, manifest: Manifest, stored: bytes | None, packs: Sequence[PackReader], checked: Places | None = None
+) -> bytes:
+    """Returns the references of the file `stored`. `checked`: see Places.check.
+
+    Raises Damaged unless each chunk is where they say.
+    """
     file = references_file(manifest)
     references = file.said(stored, store.cipher, file.path)
-    checked_places(store, manifest, References(references), packs)
+    checked_places(store, manifest, References(references), packs, checked)
     return references
 
 
 def _bring_packs(store: Store, manifest: Manifest, source: Source, transfer: Transfer) -> Sequence[Pack]:
     """Brings the packs that are not here, or are damaged. Raises Damaged if another pack here has the id of one."""
-    missing = [pack for pack in manifest.packs if not store.packs.has(pack)]
+    missing = [pack for pack in manifest.packs if not source.has(store, pack)]
     transfer.total += sum(pack.bytes for pack in missing)
     source.bring(store, missing, transfer)
     sync(store.packs.folder)

@@ -46,7 +46,7 @@ class Packs(Struct, frozen=True):
             return False
         if found.seal != pack.seal:
             raise Damaged.of(path, ANOTHER_PACK, hint="gcr verify")
-        return not path.with_suffix(DISTRUSTED).exists()
+        return not self.is_distrusted(pack)
 
     def take(self, finished: Path, pack: Pack) -> None:
         """Gives a synced file the name of its pack, replacing a damaged one. The caller syncs. Raises OSError."""
@@ -66,11 +66,25 @@ class Packs(Struct, frozen=True):
             except (Damaged, WrongImage) as error:
                 log.warning("%s", error)
 
+    def is_distrusted(self, pack: Pack) -> bool:
+        """Returns whether the pack was found damaged."""
+        return self._path(pack).with_suffix(DISTRUSTED).exists()
+
+    def is_kept(self, pack: Pack) -> bool:
+        """Returns whether a pack that was read a moment ago is still there, and was not found damaged. Raises OSError.
+
+        The file is not opened: its store was `used` since then.
+        """
+        try:
+            return self._path(pack).stat().st_size == pack.bytes and not self.is_distrusted(pack)
+        except FileNotFoundError:
+            return False
+
     def refuse_distrusted(self, packs: Iterable[Pack]) -> None:
         """Raises Damaged if one of these was found damaged."""
         for pack in packs:
-            if (path := self.folder / f"{pack.id}{DISTRUSTED}").exists():
-                raise Damaged.of(path.with_suffix(PACK), "it was found damaged meanwhile", hint="the same again")
+            if self.is_distrusted(pack):
+                raise Damaged.of(self._path(pack), "it was found damaged meanwhile", hint="the same again")
 
     def distrust(self, pack: Path) -> None:
         """Notes that a pack was found damaged: images that are written from now on use no chunk of it."""
