@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from threading import Thread
 from typing import Protocol
 
 from msgspec import Struct
@@ -198,14 +199,14 @@ class Connections:
         return replace(limits, requests=max(limits.requests, 2 * self.takers.number)) if self.takers else limits
 
     def have_come(self) -> None:
-        """All bytes are here: ends the takers, beside what is left to do."""
+        """All bytes are here: ends the takers. Their memory goes beside what is left to do; `close` does not wait."""
         if self.takers:
             self.takers.end()
-            self._threads.submit(self.takers.free)
+            Thread(target=self.takers.free, name="gcr-takers").start()
             self.takers = None
 
     async def close(self) -> None:
         if self.takers:
             self.takers.close()
         await asyncio.gather(*(each.close() for each in self._lines))
-        self._threads.shutdown()
+        self._threads.shutdown(wait=False)  # none of them is at work: to wait for their ends takes 2 ms

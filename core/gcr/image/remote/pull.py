@@ -97,10 +97,10 @@ def pull_from(source: Source, folder: Path, transfer: Transfer, cipher: Cipher) 
             (found, said), (hashed, _) = (source.small(file) for file in files_beside(manifest))
             with store.claimed(manifest.name) as claim:
                 missing = _bring_packs(store, manifest, source, transfer)
+                claim.write_references(found)  # while another thread may still compare the places
+                claim.write_hashes(hashed)
                 if not source.has_placed(said):
                     _refuse_misplaced(store, manifest, said, source)
-                claim.write_references(found)
-                claim.write_hashes(hashed)
                 store.packs.refuse_distrusted(manifest.packs)
                 claim.publish(theirs, pulled=True)
                 if root:
