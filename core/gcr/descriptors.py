@@ -27,6 +27,16 @@ def raise_limit(room: int = ROOM) -> None:
         _grow(min(room, hard) - 1)
 
 
+def make_room(room: int = ROOM) -> None:
+    """Makes a table for `room` descriptors, and leaves the limit as it is: for a process whose children inherit that.
+
+    Call it before the first thread starts, as `raise_limit`, which is then fast at any time.
+    """
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    raise_limit(room)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def _grow(last: int) -> None:
     """Has the kernel make a table in which `last` is a number."""
     any_file = os.open("/", os.O_PATH | os.O_CLOEXEC)

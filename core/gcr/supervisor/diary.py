@@ -57,6 +57,9 @@ class Diary(Struct):
         """Writes the start of the program."""
         self._run = _begun(job, self._id, command, pid, self.log)
         self._write("the start")
+
+    def tidy(self) -> None:
+        """Removes old records. No program waits for it."""
         _tried("remove old records", lambda: runs.prune(self._settings.keep_jobs))
 
     def again(self, pid: int) -> None:

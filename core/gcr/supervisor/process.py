@@ -268,6 +268,7 @@ def _run(
     spec: JobSpec, started: Callable[[Supervisor], object], may_start: Callable[[], object] = lambda: None
 ) -> Outcome:
     supervisor = Supervisor(spec)
+    descriptors.make_room()  # before the link's threads
     try:
         supervisor.register()
         if spec.detach:
@@ -282,6 +283,7 @@ def _run(
         supervisor.give_up()
         raise
     started(supervisor)
+    supervisor.diary.tidy()
     code = supervisor.wait()
     unreported = supervisor.finish(code)
     log_path = supervisor.diary.log
