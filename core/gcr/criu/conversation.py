@@ -135,14 +135,15 @@ def conversation(
         ended = _watched(process)
         try:
             yield Conversation(ours, process, ended, beside)
+            ours.close()
+            if not _has_ended(ended, END_SECONDS):
+                _kill(process, beside)
         except BaseException:
             _kill(process, beside)
-            _reap(process)
             raise
         finally:
             os.close(ended)
-        ours.close()
-        _let_end(process, beside)
+            _reap(process)
 
 
 def criu_folder() -> Path:
@@ -194,12 +195,11 @@ def _watched(process: "subprocess.Popen[bytes]") -> int:
         raise CriuUnusable(f"the end of CRIU cannot be watched: {error.strerror}") from error
 
 
-def _let_end(process: "subprocess.Popen[bytes]", beside: bool) -> None:
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        _kill(process, beside)
-    _reap(process)
+def _has_ended(watched: int, seconds: float) -> bool:
+    """Returns whether the process of `_watched` ends within so many seconds. `Popen.wait` would look now and then."""
+    waiting = select.poll()
+    waiting.register(watched, select.POLLIN)
+    return bool(waiting.poll(1000 * seconds))
 
 
 def _kill(process: "subprocess.Popen[bytes]", beside: bool) -> None:
