@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gcr.dumpfolder import dump_folder
+from gcr.protocol.operations.daemon import Remade
 from gcr.supervisor import revival as module
 from gcr.supervisor.revival import Revival
 
@@ -40,3 +41,15 @@ def test_files_go_beside_what_follows_and_no_thread_takes_a_signal(monkeypatch: 
         thread.join(PATIENCE_S)
     assert {signal.SIGTERM, signal.SIGCHLD} <= seen[0]
     assert not [*folder.parent.glob(f"{folder.name}*")]
+
+
+@pytest.mark.parametrize("plugins", [(), (Path("amdgpu.so"),)])
+def test_the_daemon_looks_for_what_a_plugin_brings_back_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plugins: tuple[Path, ...]
+) -> None:
+    told, stopped = list[Any](), SimpleNamespace(root=7)
+    monkeypatch.setattr(module.tree, "bring_back", lambda *given: given[-2]())  # `verify`
+    monkeypatch.setattr(module.tree, "streams_of", lambda *_: {})
+    back: Any = Revival(Path("criu"), tmp_path / "files", stopped, *[None] * 2, plugins=plugins)  # type: ignore[arg-type]
+    back.bring_back(None, told.append)
+    assert told == [Remade()] * len(plugins)

@@ -9,7 +9,7 @@ import os
 import resource
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,18 +66,33 @@ class Opening(Struct):
         except OSError:  # of the timeout
             return False
 
-    def fill(self) -> None:
-        """Has the child write what it has to the processes, which CRIU has made and holds. Raises NotRestored.
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Has the child write what it has to the processes, which CRIU has made and holds, within the block.
 
+        The child has done so, or given up, when the block is over: its error waits, since the pid of a process that is
+        ended may be given to another one. Raises NotRestored.
         A process that was forked since may call it, too; one call in all.
         """
+        self._order_fill()
         try:
+            yield
+        except BaseException:
+            with suppress(NotRestored):
+                self._await_filled()
+            raise
+        self._await_filled()
+
+    def _order_fill(self) -> None:
+        with _answering():
             self._orders.settimeout(_FILL_S + self.found.bytes / _FILL_BYTES_PER_S)
             self._orders.send(_FILL)
-            while (said := self._orders.recv(_MOST_WORDS)) == _FILES:
-                pass
-        except OSError as error:
-            raise NotRestored(f"the process that had the memory of the processes did not answer: {error}") from error
+
+    def _await_filled(self) -> None:
+        try:
+            with _answering():
+                while (said := self._orders.recv(_MOST_WORDS)) == _FILES:
+                    pass
         finally:
             self._orders.close()
         if said != _FILLED:
@@ -86,6 +101,15 @@ class Opening(Struct):
     def let_go(self) -> None:
         """Closes what `fill` does not need, in a process that was forked since: the child is its parent's."""
         os.close(self._talk.fd)
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Raises NotRestored where the child does not answer."""
+    try:
+        yield
+    except OSError as error:
+        raise NotRestored(f"the process that had the memory of the processes did not answer: {error}") from error
 
 
 @contextmanager

@@ -92,7 +92,7 @@ class Reviving(Struct, frozen=True):
                 prepare=partial(self._prepare, opened, revival),
                 let_go=opened.let_go,
                 await_files=(lambda: False) if self.attach else opened.await_files,
-                fill=opened.fill,
+                filling=opened.filling,
                 bytes=opened.found.bytes,
             ),
             reviver=reviver,

@@ -41,7 +41,7 @@ def reviver(store: str, image: str, log: str | None) -> Iterator[Revival]:
         opened.bring(folder)
         opened.await_brought()
         revival = revival_in(folder, criu, KeptImage(store, image))
-        revival = replace(revival, fill=opened.fill, bytes=opened.found.bytes)
+        revival = replace(revival, filling=opened.filling, bytes=opened.found.bytes)
         revival.refuse_impossible(log)
         yield revival
 

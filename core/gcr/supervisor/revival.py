@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -53,7 +53,8 @@ class Revival(Struct, frozen=True):
     prepare: called by the starter once the job is registered; there is no process before it returns
     let_go: called in the half that stays of a detached job, which has descriptors of its starter's
     await_files: returns whether all of CRIU's files but those of pages are there by now
-    fill: called once CRIU has made the processes and holds them: writes the memory to them that CRIU's files lack
+    filling: within its block the memory that CRIU's files lack is written to the processes, which CRIU has made and
+    holds; nothing writes to them any more once it is over, with an error or without
     bytes: of all files and that memory
     """
 
@@ -67,7 +68,7 @@ class Revival(Struct, frozen=True):
     prepare: Callable[[], object] = lambda: None
     let_go: Callable[[], object] = lambda: None
     await_files: Callable[[], bool] = lambda: False
-    fill: Callable[[], object] = lambda: None
+    filling: Callable[[], AbstractContextManager[object]] = nullcontext
     bytes: int = 0
 
     @property
@@ -115,11 +116,11 @@ class Revival(Struct, frozen=True):
             tree.await_ids(self.saved, partial(_vacate, tell))
 
         def taken_in() -> None:
-            self.fill()
-            record = self.stopped.as_restored(self.image)
-            tell(Revived(self.stopped.root, text_of(record).decode()))
+            with self.filling():  # beside the daemon, which writes down its decision
+                record = self.stopped.as_restored(self.image)
+                tell(Revived(self.stopped.root, text_of(record).decode()))
 
-        known = partial(tell, Remade())
+        known = partial(tell, Remade()) if self.plugins else lambda: None  # it asks for what a plugin brings back
         tree.bring_back(self.criu, self.folder, self.saved, streams, self.plugins, limit, taken_in, known, ready)
         _remove_later(self.folder)
         return Returned(self.stopped.root)

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from imaging import folder_of, imaged
@@ -32,6 +33,11 @@ def alive() -> bool:
     return any(Path(f"/proc/{each}/stat").read_text().rsplit(") ", 1)[1][0] != "Z" for each in children())
 
 
+def fill(opened: Opening) -> None:
+    with opened.filling():
+        pass
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = tmp_path / "out"
@@ -56,7 +62,7 @@ def test_what_is_told_and_what_is_brought_are_of_one_image(store: Path, folder: 
         opened.await_brought()
         assert alive(), "it has the memory of the processes"
         assert opened.await_files()
-        opened.fill()
+        fill(opened)
         until(lambda: not alive(), 20, "the child ends once it has written that")
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == {**FILES, "tree.json": b"mine"}
 
@@ -110,11 +116,11 @@ def test_a_process_that_was_forked_within_the_block_has_the_memory_filled(store:
         opened.await_brought()
         if not (pid := os.fork()):
             opened.let_go()
-            opened.fill()
+            fill(opened)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         with pytest.raises(NotRestored, match=r"has died|did not answer"):  # it has ended
-            opened.fill()
+            fill(opened)
 
 
 def test_a_child_that_has_the_memory_outlives_its_starter_and_not_the_processes_that_ask(
@@ -130,7 +136,7 @@ def test_a_child_that_has_the_memory_outlives_its_starter_and_not_the_processes_
                 os.kill(os.getpid(), signal.SIGKILL)
             opened.let_go()
             until(lambda: os.getppid() != starter_of_mine, 20, "its starter has died")
-            opened.fill()
+            fill(opened)
             os.write(tell, b"filled")
             os._exit(0)
     os.close(tell)
@@ -150,4 +156,22 @@ def test_memory_that_is_not_written_is_told(
         opened.bring(folder)
         opened.await_brought()
         with pytest.raises(NotRestored, match="injected" if fault == "fail" else "has died"):
-            opened.fill()
+            fill(opened)
+
+
+def test_an_error_beside_the_filling_waits_for_its_end(
+    store: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes are ended then, and others may have their pids."""
+    rules, held = folder.parent / "rules", folder.parent / "held"
+    rules.write_text(f"restore.fill hold {held}\n")
+    monkeypatch.setenv("GCR_FAULTS", str(rules))
+    with opening("one", opens(store)) as opened:
+        opened.bring(folder)
+        opened.await_brought()
+        letting_go = Timer(0.2, held.unlink)
+        with pytest.raises(KeyError), opened.filling():
+            until(held.exists, 20, "the child is about to write")
+            letting_go.start()
+            raise KeyError
+        assert not held.exists()
