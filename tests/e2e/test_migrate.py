@@ -57,7 +57,7 @@ def test_a_job_moves_while_it_runs_and_prints_what_a_bare_run_prints(nodes: TwoN
     assert moved.body["outcome"] == "done"
     stop = moved.body["stop"]
     assert stop["stop_s"] > 0
-    parts = ("published", "pulled", "looked", "brought", "compared", "made", "processes", "ready", "running")
+    parts = ("published", "pulled", "looked", "compared", "brought", "made", "processes", "ready", "running")
     assert [stop["phases_s"][part] for part in parts] == sorted(stop["phases_s"][part] for part in parts)
     assert (stop["not_filled"], stop["filled_bytes"] >= JOB_BYTES) == ("", True)
     assert stop["phases_s"]["pulled"] <= stop["phases_s"]["filled"] <= stop["phases_s"]["processes"]

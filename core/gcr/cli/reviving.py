@@ -33,8 +33,8 @@ class Reviving(Struct, frozen=True):
     Its notes were read already. With these it is registered: the daemon fills the devices beside all that follows.
 
     looked      CRIU works here
-    brought     their memory is in a folder, each byte compared with its name
     compared    the files that they had open are as they were
+    brought     their memory is in a folder, each byte compared with its name
     made        they are there, suspended
     """
 
@@ -99,15 +99,15 @@ class Reviving(Struct, frozen=True):
         )
 
     def _prepare(self, opened: Opening, revival: Revival) -> None:
-        """Awaits the files of the processes, and compares those that they had open. No process is made before."""
+        """Compares the files that the processes had open, and awaits those of the image. No process is made before."""
         reach("restore.registered")
         known.look(revival.criu)
         self._mark("looked")
-        opened.await_brought()
-        self._mark("brought")
         log = runs.log_path(opened.found.job, runs.identifier(revival.stopped.token))
         revival.refuse_impossible(str(log))
         self._mark("compared")
+        opened.await_brought()
+        self._mark("brought")
 
 
 def is_here(job: str) -> bool:
