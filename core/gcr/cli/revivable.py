@@ -60,7 +60,8 @@ def _described(reader: "ImageReader") -> Revivable:
     job = manifest.source.job
     if CONTAINED in reader.files:
         return Revivable(job, 0, _content(reader, CONTAINED).decode())
-    notes = {name: _content(reader, name) for name in NOTES if name in reader.files}
+    found = reader.read_files([name for name in NOTES if name in reader.files])
+    notes = {name: bytes(content) for name, content in found.items()}
     return Revivable(job, sum(file.bytes for file in manifest.files), notes=notes)
 
 

@@ -22,6 +22,7 @@ from gcr.image.files.imagedfile import ImagedFile, name_of_memory
 from gcr.image.files.manifest import Cut, Manifest
 from gcr.image.pack.format import SUFFIX
 from gcr.image.pack.writer import PackWriter
+from gcr.image.read import folder as folder_module
 from gcr.image.read.folder import bring_folder
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
@@ -144,6 +145,17 @@ def test_zeros_take_no_room_in_the_folder(plain: Store, tmp_path: Path) -> None:
     brought(plain, "one", tmp_path / "out")
     found = tmp_path / "out/pages-1.img"
     assert found.read_bytes() == text and CHUNK_BYTES <= found.stat().st_blocks * 512 < 2 * CHUNK_BYTES
+
+
+def test_small_files_are_read_together_and_each_has_its_own_bytes(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as are read at once, or fewer, and a large one."""
+    files = {f"core-{number}.img": bytes_of(number, 3000 * number) for number in range(40)}
+    files |= {"pagemap-1.img": bytes(5000), "pages-1.img": bytes_of(50, 3 * CHUNK_BYTES)}
+    imaged(store, "one", folder_of(tmp_path / "in", files))
+    monkeypatch.setattr(folder_module, "_TOGETHER", 200_000)
+    assert brought(store, "one", tmp_path / "out") == files
 
 
 def test_a_file_in_the_way_is_not_written_to(plain: Store, tmp_path: Path) -> None:

@@ -98,6 +98,19 @@ class ImageReader:
             raise UsageError(f"image {self.name} has no file {name!r} of {len(target)} bytes")
         self._bring(self._kept(name, left), target, Into.TARGET_IF_CACHED)
 
+    def read_files(self, names: Iterable[str]) -> Mapping[str, memoryview]:
+        """Returns the contents of files: their chunks are asked for together, and read together where they may be.
+
+        Each byte was compared. Raises UsageError for an unknown name.
+        """
+        places, wanted, end = dict[str, slice](), list[Wanted](), 0
+        for name in names:
+            wanted += [(part, end + at) for part, at in self._kept(name, ())]
+            places[name] = slice(end, end := end + self._file(name)[1].bytes)
+        content = memoryview(bytearray(end))
+        self._bring(wanted, content, Into.BUFFER)
+        return {name: content[place] for name, place in places.items()}
+
     def write_file(self, name: str, fd: int, left: Sequence[Span] = ()) -> None:
         """Writes a file, without the spans that are `left` out, to an empty one of its size; other zeros are holes.
 
