@@ -31,6 +31,7 @@ Open = Callable[["Callable[[Store | None, Line], None]"], Asking[None]]
 """Returns what asks a child to look at the store of an image."""
 
 _FOUND, _BROUGHT = "found", "brought"
+_LOOK = b"look"
 _FILES = b"files"
 _FILL, _FILLED = b"fill", b"filled"
 _FILES_S = 5.0  # for small files
@@ -113,30 +114,59 @@ def _answering() -> Iterator[None]:
 
 
 @contextmanager
-def opening(image: str, open: Open, meanwhile: Callable[[], object] = lambda: None) -> Iterator[Opening]:
+def opening(
+    image: str,
+    open: Open,
+    meanwhile: Callable[[], object] = lambda: None,
+    until_there: Callable[[], object] | None = None,
+) -> Iterator[Opening]:
     """Opens an image for the block. `meanwhile`: called while the child does.
 
-    Raises NoSuchImage, Damaged, WrongImage and others of the store, and as `open`.
+    until_there: called then, and returns once the image is there. The child does before what does not depend on it: it
+    reads the ends of the packs that are there.
+    Raises NoSuchImage, Damaged, WrongImage and others of the store, and as `open`, `meanwhile` and `until_there`.
     """
     with ExitStack() as stack:
         orders, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stack.callback(orders.close)
         with its:
-            asking = open(partial(_serve, image, its, orders))
+            asking = open(partial(_serve, image, its, orders, until_there is not None))
             talk = stack.enter_context(asking.under_way())
+        if until_there is None:
+            _send(orders, _LOOK)
         meanwhile()
+        if until_there:
+            until_there()
+            asking.begin_anew()
+            _send(orders, _LOOK)
         yield Opening(asking.awaited(talk, _FOUND), asking, talk, orders)
 
 
-def _serve(image: str, orders: socket.socket, others: socket.socket, store: "Store | None", line: Line) -> None:
-    """Runs in the child."""
+def _send(orders: socket.socket, order: bytes) -> None:
+    with suppress(ConnectionError):  # the child has ended: its last message says why
+        orders.send(order)
+
+
+def _serve(
+    image: str, orders: socket.socket, others: socket.socket, ahead: bool, store: "Store | None", line: Line
+) -> None:
+    """Runs in the child. ahead: the image may be there later alone."""
     from gcr.cli.bringing import bring  # its parent need not wait for these imports
+    from gcr.criu import messages
 
     others.close()
     switch_often()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold memory of the program
+    if ahead:
+        messages.prepare()
+    if ahead and store:
+        store.packs.read_ahead()
+    if orders.recv(len(_LOOK)) != _LOOK:
+        return
     with revivable(image, store) as (found, reader):
         line.tell(_FOUND, found)
+        if found.bytes:
+            messages.prepare()
         folder = orders.recv(os.pathconf("/", "PC_PATH_MAX"))
         if not (reader and folder):
             return

@@ -5,6 +5,7 @@ Either side leaves alone a field that is not listed here.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from functools import cache
 from typing import Any
@@ -141,6 +142,12 @@ _MESSAGES: Mapping[str, Sequence[Field]] = {
 def load() -> None:
     """Loads what each of the others needs, once; it takes 15 ms. Raises LibraryMissing."""
     _classes()
+
+
+def prepare() -> None:
+    """Loads what each of the others needs; where that is missing, they say so."""
+    with suppress(LibraryMissing):
+        load()
 
 
 def request(type: RequestType, **fields: Any) -> bytes:

@@ -48,7 +48,7 @@ def pulled(step: Pull, limit: float, tell: Tell) -> Pulled:
     if not step.revive:
         return _timed(step, limit, tell)
     end = time.monotonic() + limit
-    words = ("restore", "--image", step.image, "--suspended", step.job)
+    words = ("restore", "--image", step.image, "--suspended", step.job, "--when-told")
     with commands.ready(*words, imports=_RESTORES) as restored:
         done = _awaited(step, before[::-1], end, tell)
         tell(ProgressEvent(phase="processes"))

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from gcr.criu import messages, tree
 from gcr.criu.tree import SavedTree
-from gcr.errors import GcrError, LibraryMissing
+from gcr.errors import GcrError
 from gcr.job.decisions import KeptImage, text_of
 from gcr.job.stopped import StoppedJob
 from gcr.protocol.operations.daemon import ParkedIn, Remade, Revived, Vacate
@@ -88,8 +88,7 @@ class Revival(Struct, frozen=True):
 
     def get_ready(self) -> None:
         """Loads what `bring_back` needs, while its files come."""
-        with suppress(LibraryMissing):  # it says so
-            messages.load()
+        messages.prepare()
 
     def refuse_impossible(self, log: str | None) -> None:
         """Raises FilesChanged, WrongImage where it cannot come back now. Touches nothing."""

@@ -12,6 +12,7 @@ from imaging import folder_of, imaged
 
 from gcr.cli.asking import Asking, Line
 from gcr.cli.opening import Opening, opening
+from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
 from gcr.imageerrors import Damaged, NoSuchImage, NotRestored
 from gcr.testing.machine import until
@@ -175,3 +176,41 @@ def test_an_error_beside_the_filling_waits_for_its_end(
             letting_go.start()
             raise KeyError
         assert not held.exists()
+
+
+def test_an_image_that_comes_later_is_opened_once_it_is_there(store: Path, folder: Path) -> None:
+    def come() -> None:
+        imaged(Store(store), "two", folder_of(folder.parent / "later", {"core-7.img": b"two"}))
+
+    with opening("two", opens(store), until_there=come) as opened:
+        opened.bring(folder)
+        opened.await_brought()
+    assert (folder / "core-7.img").read_bytes() == b"two"
+
+
+def test_a_child_ends_where_the_image_does_not_come(store: Path) -> None:
+    def stay_away() -> None:
+        assert alive()
+        raise KeyError
+
+    with pytest.raises(KeyError), opening("two", opens(store), until_there=stay_away):
+        pytest.fail("there is no such image")
+    until(lambda: not alive(), 20, "the child is gone")
+
+
+def test_packs_that_were_read_ahead_are_not_read_again(store: Path) -> None:
+    """Their chunks are, and compared."""
+    ahead = Store(store)
+    ahead.packs.read_ahead()
+    (pack,) = (store / "packs").glob("*.pack")
+    with pack.open("r+b") as file:
+        file.truncate(8192)  # its index is gone, and not its first chunk
+    with pytest.raises(Damaged), ImageReader(Store(store), "one"):
+        pytest.fail("its index was read")
+    with ImageReader(ahead, "one") as reader:
+        assert bytes(reader.read_files(["core-7.img"])["core-7.img"]) == b"one"
+    with pack.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"!")
+    with ImageReader(ahead, "one") as reader, pytest.raises(Damaged):
+        reader.read_files(["core-7.img"])

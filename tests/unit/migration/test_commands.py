@@ -1,12 +1,16 @@
 """Commands of gcr that a step of a migration has started before it wants them."""
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from gcr.errors import DeadlinePassed, UsageError
+from gcr.image.store.store import Store
 from gcr.migration_helper import commands
 
 READY = [sys.executable, "-m", "gcr.cli.ready"]
@@ -64,3 +68,17 @@ def test_it_ends_where_the_process_that_started_it_has_ended() -> None:
 def test_it_reads_no_more_input_than_the_word() -> None:
     said = subprocess.run([*READY, "--", "--json", "backends"], input=b"go\n--help", capture_output=True, check=True)
     assert said.stdout.startswith(b"{")
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_restore_begins_at_once_and_does_nothing_before_the_word(tmp_path: Path, exists: bool) -> None:
+    """It ends where no word comes, and looks for the image after the word alone."""
+    if exists:
+        Store(tmp_path / "store")
+    words = ["--", "--json", "restore", "--image", "one", "--suspended", "llm", "--when-told"]
+    env = {**os.environ, "GCR_STORE": str(tmp_path / "store")}
+    codes = list[tuple[int, str]]()
+    for word in (b"", b"go\n"):
+        done = subprocess.run([*READY, *words], input=word, env=env, capture_output=True, check=False)
+        codes.append((done.returncode, json.loads(done.stdout)["error"]["code"]))
+    assert codes == [(130, "interrupted"), (3, "no_such_image")]

@@ -12,13 +12,14 @@ from gcr.api.reports import RestoreReport
 from gcr.api.requests import RestoreRequest
 from gcr.cli import completing, summaries
 from gcr.cli.asking import asking
-from gcr.cli.opening import Opening, opening
+from gcr.cli.opening import opening
 from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_targets, store_option
 from gcr.cli.output import print_json, success
+from gcr.cli.ready import WHEN_TOLD, await_word
 from gcr.cli.revivable import Revivable
 from gcr.cli.transfer import transfer
-from gcr.errors import UsageError
-from gcr.image.store.location import store_of
+from gcr.errors import Interrupted, UsageError
+from gcr.image.store.location import is_none, store_of, store_path
 from gcr.imageerrors import WrongImage
 
 
@@ -69,6 +70,7 @@ def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str
     help="Stay the parent of a job that was stopped, as `gcr run` does, and return its program's code.",
 )
 @click.option("--suspended", "held", metavar="JOB", hidden=True)  # asked by the daemon, for a part of a cut
+@click.option(WHEN_TOLD, is_flag=True, hidden=True)  # asked by a migration, with --suspended: see ready.py
 @store_option
 @common_options
 @click.pass_obj
@@ -80,6 +82,7 @@ def command(
     without: Sequence[int],
     attach: bool,
     held: str | None,
+    when_told: bool,
     store: str | None,
 ) -> int:
     """Bring back JOB, or the process PID, in place: same process, same addresses, same bytes.
@@ -100,10 +103,10 @@ def command(
         raise UsageError("--without is for one job", hint=f"gcr restore {targets[0]}")
     if attach and not image:
         raise UsageError("--attach is for a job that was stopped, with --image NAME")
+    if held and image:
+        return _made(options, image, store, held, when_told)
     with ExitStack() as within:
         opened = within.enter_context(opening(image, partial(asking, options, store), _import_more)) if image else None
-        if held and opened:
-            return _made(options, opened, str(image), store, held, began)
         found = opened.found if opened else None
         targets = (found.job,) if found else targets
         if attach and found and not found.bytes:
@@ -148,21 +151,51 @@ def _import_more() -> None:
     import_all()
 
 
-def _made(options: Options, opened: Opening, image: str, store: str | None, job: str, began: float) -> int:
+def _import_all() -> None:
+    """Imports and reads all that the processes of any job need, before their image is there."""
+    from gcr.criu import messages
+    from gcr.declarations import declarations
+
+    _import_more()
+    declarations()
+    messages.prepare()
+
+
+def _made(options: Options, image: str, store: str | None, job: str, told: bool) -> int:
     """Makes the processes of a stopped job, and leaves it suspended. Raises WrongImage for an image of another job.
 
-    began: the command, by the monotonic clock
+    told: once the image is there, as a line on the standard input says; where there is no store yet, nothing is read
+    before. Raises Interrupted where that input ends.
     """
-    from gcr.cli.reviving import Reviving
+    began = time.monotonic()
 
-    found = opened.found
+    def await_image() -> None:
+        nonlocal began
+        try:
+            await_word()
+        except EOFError:
+            raise Interrupted("the image did not come") from None
+        began = time.monotonic()
+
+    if told and is_none(store_path(store)):
+        _import_all()
+        await_image()
+        told = False
+    open = partial(asking, options, store)
+    with opening(image, open, _import_all if told else _import_more, await_image if told else None) as opened:
+        _refuse_other(opened.found, image, job)
+        from gcr.cli.reviving import Reviving
+
+        made = Reviving(options, image, store, False, began)
+        return made.bring_back(opened, lambda: _say_made(made.phases()))
+
+
+def _refuse_other(found: Revivable, image: str, job: str) -> None:
     if found.job != job:
         raise WrongImage(f"image {image} is of job {found.job}, and not of {job}", hint="gcr images")
     if not found.bytes:
         text = f"image {image} has no processes, and job {job} is not here: it has ended"
         raise WrongImage(text, hint="gcr ps --all")
-    made = Reviving(options, image, store, False, began)
-    return made.bring_back(opened, lambda: _say_made(made.phases()))
 
 
 def _say_made(phases: Mapping[str, float]) -> int:

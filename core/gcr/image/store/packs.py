@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.disk.durable import sync
@@ -22,15 +22,31 @@ ANOTHER_PACK = "another pack has this id"
 
 
 class Packs(Struct, frozen=True):
-    """The packs of one store. Thread-safe. `pulse`: see Store."""
+    """The packs of one store. Thread-safe. `pulse`: see Store.
+
+    _known: readers of packs that were read ahead. A seal vouches for the index, so that a reader is right for good.
+    """
 
     folder: Path
     cipher: Cipher
     pulse: Callable[[], object]
+    _known: dict[Pack, PackReader] = field(default_factory=dict)
+
+    def read_ahead(self) -> None:
+        """Reads the ends of the packs that are there, for `reader`. A pack that goes later cannot be read then.
+
+        Raises OSError.
+        """
+        for found in self.trusted():
+            with suppress(Damaged):
+                found.chunks  # noqa: B018  it is kept
+                self._known[found.pack] = found
 
     def reader(self, pack: Pack) -> PackReader:
         """Raises Damaged, WrongImage, OSError."""
         self.pulse()
+        if known := self._known.get(pack):
+            return known
         return PackReader(self._path(pack), self.cipher, pack.seal)
 
     def has(self, pack: Pack) -> bool:
