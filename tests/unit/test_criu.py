@@ -1,6 +1,7 @@
 """The conversation with CRIU: with programs that answer as no CRIU should, and with the real one where it is there."""
 
 import os
+import signal
 import stat
 import sys
 import time
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from gcr.criu import program
+from gcr.criu.conversation import Conversation, conversation
+from gcr.criu.messages import RequestType
 from gcr.criu.program import Criu, find, look
 from gcr.errors import CriuUnusable
 
@@ -86,6 +89,15 @@ def test_one_that_cannot_work_here_is_refused_with_its_own_words(made: Making) -
 def test_one_that_does_not_answer_is_refused(made: Making, text: str, said: str) -> None:
     with pytest.raises(CriuUnusable, match=said):
         look(made(text))
+
+
+def test_an_error_beside_a_request_is_raised_and_ends_it(made: Making) -> None:
+    """It comes once CRIU was asked, and before it is told to go on."""
+    asked = list[Conversation]()
+    with pytest.raises(KeyError), conversation(made(ANSWERING.format(python=sys.executable, body="pass"))) as criu:
+        asked.append(criu)
+        criu.ask(RequestType.RESTORE, 20.0, pytest.fail, {}.popitem)
+    assert asked[0].process.returncode == -signal.SIGKILL
 
 
 def test_one_that_hangs_is_ended_with_its_children(

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from gcr.errors import CannotStart, Interrupted
+from gcr.errors import CannotStart, Interrupted, NameTaken
 from gcr.protocol.operations.daemon import Finished
 from gcr.supervisor import process
 from gcr.supervisor.spec import JobSpec
@@ -117,3 +117,32 @@ def test_a_starter_that_fails_to_prepare_says_so_and_waits_for_the_other_half(er
     assert words == [b"s", b"ended"]
     half.join()
     os.close(stopped)
+
+
+@pytest.mark.parametrize("fills", [False, True])
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_job_that_comes_back_is_registered_while_criu_gets_ready(monkeypatch, fills, taken):
+    """Where the registration begins to fill the devices it comes first. Its error is that of the return."""
+    happened = []
+
+    def bring_back(_log, _tell, may_begin, meanwhile):
+        happened.append("criu")
+        meanwhile()
+        may_begin()
+        happened.append("made")
+        raise OSError("it ends here")
+
+    def register(_self):
+        happened.append("registered")
+        if taken:
+            raise NameTaken("it runs")
+
+    monkeypatch.setattr(process.Supervisor, "register", register)
+    monkeypatch.setattr(process.Supervisor, "_await_start", lambda _self, may_start: may_start())
+    monkeypatch.setattr(process.Diary, "leave_terminal", lambda _self, job: happened.append(job))
+    back = SimpleNamespace(stopped=SimpleNamespace(token="1"), fills=fills, get_ready=int, bring_back=bring_back)
+    with pytest.raises(NameTaken if taken else CannotStart):
+        process._run(replace(SPEC, name="llm", revival=back), happened.append, lambda: happened.append("prepared"))
+    first = ["registered", "llm", "criu"] if fills else ["llm", "criu", "registered"]
+    expected = [*first, "prepared", "made"]
+    assert happened == (expected[: expected.index("registered") + 1] if taken else expected)

@@ -48,7 +48,7 @@ def test_the_daemon_looks_for_what_a_plugin_brings_back_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plugins: tuple[Path, ...]
 ) -> None:
     told, stopped = list[Any](), SimpleNamespace(root=7)
-    monkeypatch.setattr(module.tree, "bring_back", lambda *given: given[-2]())  # `verify`
+    monkeypatch.setattr(module.tree, "bring_back", lambda *given: given[-3]())  # `verify`
     monkeypatch.setattr(module.tree, "streams_of", lambda *_: {})
     back: Any = Revival(Path("criu"), tmp_path / "files", stopped, *[None] * 2, plugins=plugins)  # type: ignore[arg-type]
     back.bring_back(None, told.append)

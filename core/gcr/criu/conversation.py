@@ -43,15 +43,24 @@ class Conversation(Struct, frozen=True):
     ended: int
     beside: bool
 
-    def ask(self, type: RequestType, timeout: float, stage: Stage | None = None, **fields: Any) -> Any:
+    def ask(
+        self,
+        type: RequestType,
+        timeout: float,
+        stage: Stage | None = None,
+        meanwhile: Callable[[], object] = lambda: None,
+        **fields: Any,
+    ) -> Any:
         """Returns CRIU's response, a success or not, once all stages were told.
 
-        Raises CriuUnusable where none comes in `timeout` seconds, and what `stage` raised, after CRIU's response. The
-        time that `stage` takes does not count.
+        meanwhile: called once CRIU was asked, before it is told that a stage may begin
+        Raises CriuUnusable where none comes in `timeout` seconds, what `meanwhile` raises, and what `stage` raised,
+        after CRIU's response. The time that the two take does not count.
         """
-        end = time.monotonic() + timeout
         unanswered = f"CRIU did not answer {type.name} in {timeout:g} s"
         self._send(type, messages.request(type, **fields))
+        meanwhile()
+        end = time.monotonic() + timeout
         refusal: BaseException | None = None
         while (found := self._response(type, end, unanswered)).type == RequestType.NOTIFY:
             began = time.monotonic()

@@ -116,12 +116,15 @@ def restore(
     beside: bool = False,
     verify: Callable[[], object] = lambda: None,
     ready: Callable[[], object] = lambda: None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> RestoreStatistics | None:
     """Makes the tree of a dump again. `pids`: those of its processes; the first is the root, a child of the caller.
 
     beside: a tree that led no session joins the caller's session and process group
 
-    `ready` is called before there is a process of it. CRIU has read its files by then, but pages and their maps.
+    `meanwhile` is called while CRIU finds out what the kernel can do, which takes it some 30 ms. `ready` is called
+    after that, before there is a process of the tree. CRIU has read its files by then, but pages and their maps. What
+    either raises is raised.
 
     `consent` is called before any of them runs. If it raises, they are ended, and its error is raised.
     `given`: descriptors in place of external files, by CRIU's keys. `verify` is called once they run: CRIU passes over
@@ -144,7 +147,7 @@ def restore(
         inherited = [{"key": key, "fd": fd} for key, fd in ours.items()]
         options = {"rst_sibling": True, "inherit_fd": inherited, **_chosen(wishes)}
         with _opened(folder) as there, conversation(program, beside, ours.values(), wishes.plugins) as criu:
-            response = _asked(criu, RequestType.RESTORE, there, timeout, stage, **options)
+            response = _asked(criu, RequestType.RESTORE, there, timeout, stage, meanwhile, **options)
         if not response.success:
             words = _words(response, folder / LOG[RequestType.RESTORE])
             raise NotRestored(f"CRIU did not bring process {pids[0]} back: {words}", hint=_hint(words))
@@ -261,9 +264,17 @@ def _end_children(pids: Sequence[int]) -> None:
             os.waitpid(pid, 0)
 
 
-def _asked(criu: Conversation, type: RequestType, folder: int, timeout: float, stage: Stage, **options: Any) -> Any:
+def _asked(
+    criu: Conversation,
+    type: RequestType,
+    folder: int,
+    timeout: float,
+    stage: Stage,
+    meanwhile: Callable[[], object] = lambda: None,
+    **options: Any,
+) -> Any:
     always = {"images_dir_fd": folder, "log_level": _WARNINGS, "log_file": LOG[type], "notify_scripts": True}
-    return criu.ask(type, timeout, stage, opts={**always, **options})
+    return criu.ask(type, timeout, stage, meanwhile, opts={**always, **options})
 
 
 @contextmanager

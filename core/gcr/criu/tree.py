@@ -119,10 +119,11 @@ def bring_back(
     consent: Callable[[], object],
     verify: Callable[[], object],
     ready: Callable[[], object] = lambda: None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> RestoreStatistics | None:
     """Does as `saving.restore`, in the session of the caller. `given`: descriptors by CRIU's keys.
 
-    ready: as of `saving.restore`. The ids of the tree are awaited then.
+    ready, meanwhile: as of `saving.restore`. The ids of the tree are awaited after `ready`.
     """
 
     def begins() -> None:
@@ -131,7 +132,7 @@ def bring_back(
 
     saving.keep_free([*saved.pids, *saved.threads])
     wishes = _wishes(saved.joins, saved.allow, plugins)
-    return saving.restore(program, saved.pids, folder, wishes, timeout, consent, given, True, verify, begins)
+    return saving.restore(program, saved.pids, folder, wishes, timeout, consent, given, True, verify, begins, meanwhile)
 
 
 def await_ids(saved: SavedTree, vacate: Callable[[Sequence[int]], object] = lambda _ids: None) -> None:

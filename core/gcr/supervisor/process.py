@@ -103,9 +103,12 @@ class Supervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    def start(self, may_start: Callable[[], object] = lambda: None) -> None:
-        """Starts the program, or makes it again, once `may_start` has returned. Raises what that does, OSError …"""
-        self.child = self._child(partial(self._await_start, may_start))
+    def start(self, may_start: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Starts the program, or makes it again, once `may_start` has returned. Raises what that does, OSError …
+
+        meanwhile: called before that, once CRIU is started
+        """
+        self.child = self._child(partial(self._await_start, may_start), meanwhile)
         self.parking.root = self.child.pid
         signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
         self._send_kept(self.child)
@@ -117,9 +120,10 @@ class Supervisor:
         may_start()
         keep(self.parking, FORWARDED)
 
-    def _child(self, may_start: Callable[[], object]) -> "Child":
+    def _child(self, may_start: Callable[[], object], meanwhile: Callable[[], object]) -> "Child":
         if self.spec.revival:
-            return self.spec.revival.bring_back(self.diary.place(str(self.name)), self.link.tell, may_start)
+            return self.spec.revival.bring_back(self.diary.place(str(self.name)), self.link.tell, may_start, meanwhile)
+        meanwhile()
         may_start()
         return subprocess.Popen(
             self.spec.argv,
@@ -269,13 +273,15 @@ def _run(
 ) -> Outcome:
     supervisor = Supervisor(spec)
     descriptors.make_room()  # before the link's threads
+    later = bool(spec.detach and spec.revival and not spec.revival.fills)  # else the devices are filled from then on
     try:
-        supervisor.register()
+        if not later:
+            supervisor.register()
         if spec.detach:
             supervisor.diary.leave_terminal(str(supervisor.name))
         if spec.revival:
             spec.revival.get_ready()
-        supervisor.start(may_start)
+        supervisor.start(may_start, supervisor.register if later else lambda: None)
     except OSError as error:
         supervisor.give_up()
         raise CannotStart(f"{spec.argv[0]}: {error.strerror or error}") from error

@@ -50,7 +50,7 @@ class Revival(Struct, frozen=True):
 
     criu: the program · folder: with CRIU's files · image: where its device memory is · plugins: of CRIU's
     in_place: it comes back on the devices that it left
-    prepare: called by the starter once the job is registered; there is no process before it returns
+    prepare: called by the starter beside the registration of the job; there is no process before it returns
     let_go: called in the half that stays of a detached job, which has descriptors of its starter's
     await_files: returns whether all of CRIU's files but those of pages are there by now
     filling: within its block the memory that CRIU's files lack is written to the processes, which CRIU has made and
@@ -99,15 +99,18 @@ class Revival(Struct, frozen=True):
         log: str | None,
         tell: Callable[[Operation[Nothing]], object],
         may_begin: Callable[[], object] = lambda: None,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> Returned:
         """Makes the processes again; `tell` tells the daemon before one of them runs. Raises NotRestored, PeerGone …
 
         log: the job's own. Where the job wrote to it, our standard output takes its place.
         may_begin: returns once there may be processes. CRIU is started before, where its first files are there.
+        meanwhile: called before that, while CRIU gets ready
         """
         if not self.await_files():
+            meanwhile()
             may_begin()
-            may_begin = lambda: None  # noqa: E731
+            may_begin = meanwhile = lambda: None
         streams, limit = tree.streams_of(self.saved, log), RESTORE_S + self.bytes / RESTORE_BYTES_PER_S
 
         def ready() -> None:
@@ -120,7 +123,8 @@ class Revival(Struct, frozen=True):
                 tell(Revived(self.stopped.root, text_of(record).decode()))
 
         known = partial(tell, Remade()) if self.plugins else lambda: None  # it asks for what a plugin brings back
-        tree.bring_back(self.criu, self.folder, self.saved, streams, self.plugins, limit, taken_in, known, ready)
+        made = self.criu, self.folder, self.saved, streams, self.plugins, limit
+        tree.bring_back(*made, taken_in, known, ready, meanwhile)
         _remove_later(self.folder)
         return Returned(self.stopped.root)
 
