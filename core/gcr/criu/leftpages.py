@@ -30,6 +30,7 @@ _PIPE_BYTES = 1 << 20  # of a pipe at least; with CAP_SYS_RESOURCE CRIU makes la
 _OTHERS = 1000  # descriptors that CRIU has besides
 _CAP_SYS_RESOURCE = 24
 _AS_LONG = 100  # bytes of addresses, for the time of one byte that CRIU copies: 0.35 s for 64 GiB, and 0.5 s for 1 GiB
+_LATER = 512 << 20  # bytes: a driver may put so many into a process before it is saved
 
 
 class Part(Struct, frozen=True):
@@ -160,7 +161,7 @@ def may_be_left(pids: Sequence[int], covered: int = 0) -> bool:
     there = sum(map(resident, pids))
     addresses = sum(map(private_addresses, pids)) - covered
     may = overrules_protection() and 2 * (there // _PIPE_BYTES) + _OTHERS <= _descriptors()
-    return may and addresses <= _AS_LONG * there
+    return may and addresses <= _AS_LONG * max(there, _LATER)
 
 
 def _descriptors() -> int:
