@@ -126,7 +126,7 @@ def test_a_thread_s_id_that_another_process_has_is_named(tmp_path: Path, monkeyp
         pids=(4000000,), threads=(os.getpid(),), joins=False, streams={}, written=(), files=(), machine="", kernel=""
     )
     said = list[str]()
-    monkeypatch.setattr(saving, "restore", lambda *asked: asked[-1]())
+    monkeypatch.setattr(saving, "restore", lambda *asked: asked[-2]())
     with pytest.raises(NotRestored, match=f"pid {os.getpid()} is in use"):
         tree.bring_back(
             Path("criu"), tmp_path, saved, {}, (), 1.0, pytest.fail, pytest.fail, lambda: said.append("ready")

@@ -70,11 +70,11 @@ def test_the_folder_is_made_once_and_goes_with_the_save_or_with_its_stack(
     helper: Helper, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = list[Path]()
-    monkeypatch.setattr(helper, "prepare", lambda folder, _seconds: folders.append(folder), raising=False)
+    monkeypatch.setattr(helper, "prepare", lambda folder, _seconds, _covered: folders.append(folder), raising=False)
     begun = saving(helper)
     begun._ready.looking.set_result(cast("Any", SimpleNamespace(pids=[])))
-    begun.prepare()
-    begun.prepare()
+    begun.prepare(0)
+    begun.prepare(0)
     (folder,) = folders
     with ExitStack() as stack:
         if taken:
