@@ -16,8 +16,9 @@ from gcr.hashing.chunks import CHUNK_BYTES
 
 NAME_BYTES = 32
 
-_memcmp = ctypes.CDLL(None).memcmp
-_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+_FEW = 1 << 20  # bytes; to compare fewer takes less time than to wait for the interpreter's lock once more
+_ALONE, _BESIDE = ctypes.PyDLL(None).memcmp, ctypes.CDLL(None).memcmp  # with that lock, and without it
+_ALONE.argtypes = _BESIDE.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Chunk(NamedTuple):
@@ -61,8 +62,8 @@ def _is_zero(memory: memoryview) -> bool:
     """Returns whether all bytes are zero. It does not look at memory that may not be written, nor at none."""
     if memory.readonly or not memory or memory[0]:
         return False
-    first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    return not _memcmp(first, first + 1, len(memory) - 1)  # each byte equals the one before it
+    first, compare = ctypes.addressof(ctypes.c_char.from_buffer(memory)), _ALONE if len(memory) < _FEW else _BESIDE
+    return not compare(first, first + 1, len(memory) - 1)  # each byte equals the one before it
 
 
 def cut(size: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, int]]:
