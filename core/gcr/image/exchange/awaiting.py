@@ -105,6 +105,7 @@ class Awaited:
         found = await self._incoming.works.do(earlier, store, self._before)
         if found:
             self._incoming.know(found.readers)
+            log.info("an earlier image was read before %s is there: %d packs", self._name, len(found.readers))
         return found
 
     async def _earlier(self) -> Earlier | None:
