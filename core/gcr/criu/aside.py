@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from gcr.criu import messages
 from gcr.criu.contents import in_threads
-from gcr.criu.pagemap import PAGE, Pagemap, is_present, part_of, payloads_of, size_of
+from gcr.criu.pagemap import PAGE, Pagemap, is_present, part_of, payloads_of
 from gcr.criu.spans import Span, common, joined, less, meeting, several
 from gcr.imageerrors import NotRestored
 from gcr.listing import listed
@@ -70,14 +70,18 @@ class Spared(Struct, frozen=True):
 
         memory: of the whole file of pages
         """
-        runs, entries, at = list[Run](), list[Any](), 0
+        runs, entries, at, sizes = list[Run](), list[Any](), 0, iter(self.pagemap.runs)
         with (folder / self.pagemap.pages).open("xb", buffering=0) as file:
             for entry in self.pagemap.entries:
                 if not is_present(entry):
                     entries.append(entry)
                     continue
-                begin, end = entry.vaddr, entry.vaddr + size_of(entry)
-                some = meeting(self.spans, begin, end)
+                begin, size = next(sizes)
+                end, some = begin + size, meeting(self.spans, begin, begin + size)
+                if len(some) == 1 and some[0][0] <= begin and end <= some[0][1]:  # all of it, as nearly always
+                    runs.append(Run(begin, size, at))
+                    at += size
+                    continue
                 runs += [Run(first, last - first, at + first - begin) for first, last in common([(begin, end)], some)]
                 for first, last in less([(begin, end)], some):
                     entries.append(part_of(entry, first - begin, last - first))

@@ -4,8 +4,8 @@ Source: images/rpc.proto, stats.proto, pagemap.proto, mm.proto, vma.proto, core.
 Either side leaves alone a field that is not listed here.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from functools import cache
 from typing import Any
@@ -170,9 +170,11 @@ def pagemap_head(payload: bytes) -> Any:
     return _parsed("pagemap_head", payload, "a pagemap's head")
 
 
-def pagemap_entry(payload: bytes) -> Any:
-    """Returns another entry of a pagemap. Raises LibraryMissing, ValueError for other bytes."""
-    return _parsed("pagemap_entry", payload, "an entry of a pagemap")
+def pagemap_entries(payloads: Iterable[bytes]) -> Sequence[Any]:
+    """Returns the other entries of a pagemap, of which there may be thousands. Raises LibraryMissing, ValueError."""
+    made = _classes()["pagemap_entry"]
+    with _understood("an entry of a pagemap"):
+        return [*map(made.FromString, payloads)]
 
 
 def mm_entry(payload: bytes) -> Any:
@@ -187,13 +189,20 @@ def core_entry(payload: bytes) -> Any:
 
 def _parsed(name: str, payload: bytes, text: str) -> Any:
     found = _classes()[name]()
+    with _understood(text):
+        found.ParseFromString(payload)
+    return found
+
+
+@contextmanager
+def _understood(text: str) -> Iterator[None]:
+    """Raises ValueError for bytes that are none of `text`."""
     from google.protobuf.message import DecodeError
 
     try:
-        found.ParseFromString(payload)
+        yield
     except DecodeError as error:
         raise ValueError(f"this is not {text} of CRIU: {error}") from error
-    return found
 
 
 @cache

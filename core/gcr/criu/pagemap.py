@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from gcr.criu import messages
 from gcr.imageerrors import NotDumped
@@ -22,17 +23,21 @@ _LAZY, _PRESENT = 2, 4  # flags of an entry: it may come later; its pages are in
 
 
 class Pagemap(Struct, frozen=True):
-    """A pagemap that was understood. `pages`: the name of the file of pages."""
+    """A pagemap that was understood. `pages`: the name of the file of pages.
+
+    runs: address and bytes of the pages that are in the file, in its order, as the entries have them
+    """
 
     path: Path
     pages: str
     head: bytes
     entries: Sequence[Any]
+    runs: Sequence[tuple[int, int]] = ()
 
-    @property
-    def runs(self) -> Sequence[tuple[int, int]]:
-        """Returns address and bytes of the pages that are in the file, in its order."""
-        return [(each.vaddr, size_of(each)) for each in self.entries if is_present(each)]
+    def __post_init__(self) -> None:
+        """Looks at the entries once: 1 us each, and several steps of a restore ask."""
+        found = [(each.vaddr, size_of(each)) for each in self.entries if is_present(each)]
+        force_setattr(self, "runs", found)
 
     def rewrite(self, entries: Sequence[Any]) -> "Pagemap":
         """Replaces the entries of the file. Returns it as it is from then on."""
@@ -113,7 +118,7 @@ def all_pagemaps(folder: Path) -> Iterator[Pagemap]:
 def _read(path: Path) -> Pagemap:
     """Raises OSError; ValueError, struct.error for other bytes."""
     head, *entries = payloads_of(path.read_bytes(), _MAGIC)
-    return Pagemap(path, _named(head), head, [messages.pagemap_entry(each) for each in entries])
+    return Pagemap(path, _named(head), head, messages.pagemap_entries(entries))
 
 
 def _pages_of(path: Path) -> str:
