@@ -10,6 +10,7 @@ from patience import wait_for
 
 MiB = 1 << 20
 SOON = 10.0  # seconds: 10 ms where the machine is not busy
+COVER = "/memfd:gcr-addresses (deleted)"
 DRIVER_CALLS = (
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
@@ -83,7 +84,9 @@ def test_nothing_of_the_agent_is_left(machine):
     assert {"/memfd:gcr-table (deleted)", "/memfd:gcr-arena (deleted)"} < set(own(puppet.process.pid))
     assert own(puppet.process.pid)[-1] == "/memfd:page (deleted)"  # mapped
     leave(machine, puppet, agent)
-    assert own(puppet.process.pid) == own(plain.process.pid)
+    files, left = own(plain.process.pid), own(puppet.process.pid)
+    assert left[: len(files)] == files, "and no descriptor of the empty file that lies where device memory was"
+    assert {*left[len(files) :]} == {COVER}
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -96,6 +99,7 @@ def test_it_comes_back_as_it_was_when_the_mark_is_gone(machine, frozen):
     time.sleep(0.3)
     assert len(machine.daemon.agents) == 1  # not while the mark is there
     again = come_back(machine, puppet, held)
+    assert COVER not in own(puppet.process.pid)
     hello = again.hello
     assert (hello.phase, hello.transaction, hello.generation) == (HANDED_OVER, 7, 1)
     assert (hello.pid, hello.token) == (agent.hello.pid, agent.hello.token)
