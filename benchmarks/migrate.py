@@ -7,8 +7,8 @@
 
 The nodes are those of tests/e2e/moving_nodes.py: each has files of its own, and with simulated devices processes of its
 own. Their stores are in memory. The program writes some MiB of its device memory each second; its output has to be that
-of a bare run, which the tests compare. Needs root and CRIU (GCR_CRIU). `stop`: the parts of the stop, in seconds from
-the first closed gate.
+of a bare run: `printed` is a digest of it, which bare_moving.py compares. Needs root and CRIU (GCR_CRIU). `stop`: the
+parts of the stop, in seconds from the first closed gate.
 
 With `--launches` the program does not rest: it has the device work in each step, and writes `parts` MiB. `pace` has its
 steps a second for some seconds before the command, and from the command's begin to the standstill.
@@ -19,6 +19,7 @@ import json
 import os
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -79,15 +80,15 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
         count = nodes.end(out)
         within = said.body["bytes_sent"] - sum(each["bytes_sent"] for each in said.body["rounds"])
         told = {name: said.body[name] for name in ("rounds", "bytes_sent", "stop", "wall_s")}
-        return {"steps": count, "bytes_sent_in_stop": within, **pace, **told}
+        all_of_it = sha256(out.read_bytes()).hexdigest()
+        return {"steps": count, "printed": all_of_it, "bytes_sent_in_stop": within, **pace, **told}
     finally:
         nodes.close()
 
 
 def _paced(given: argparse.Namespace) -> list[str]:
-    if given.launches:
-        return ["--launches", str(given.launches), "--parts", str(given.parts)]
-    return ["--parts", str(max(1, round(given.mib_per_s * PAUSE_S))), "--pause", str(PAUSE_S)]
+    words = ["--launches", str(given.launches)] if given.launches else ["--pause", str(PAUSE_S)]
+    return [*words, "--parts", str(given.parts)]
 
 
 def main() -> int:
@@ -104,6 +105,8 @@ def main() -> int:
     options.add_argument("--move", metavar="OLD=NEW", help="to another device of the machine, by number")
     options.add_argument("--out", type=Path)
     given = options.parse_args()
+    if not given.launches:
+        given.parts = max(1, round(given.mib_per_s * PAUSE_S))
     runs = [measured(given) for _ in range(given.repeat)]
     found = {"simulated": not given.device, "gib": given.gib, "mib_per_s": given.mib_per_s}
     found |= {"host_mib": given.host_mib, "launches": given.launches, "parts": given.parts, "move": given.move}

@@ -11,14 +11,15 @@ import sys
 from pathlib import Path
 
 from cuda_device import CudaDevice
+from device import Device
 from dialogue import parser, perform
 
 CHUNK, PART, BLOCK, PAGE, WORK = 256 << 10, 1 << 20, 64 << 20, 4 << 10, 32 << 20
 
 
 class Moving:
-    def __init__(self, size: int, parts: int, host: int, launches: int) -> None:
-        self.device, self.parts, self.all = CudaDevice(), parts, size // PART
+    def __init__(self, device: Device, size: int, parts: int, host: int, launches: int) -> None:
+        self.device, self.parts, self.all = device, parts, size // PART
         self.work = Work(self.device, launches) if launches else None
         blocks = [self.device.allocate(min(BLOCK, size - at)) for at in range(0, size, BLOCK)]
         self.addresses = [blocks[at // BLOCK] + at % BLOCK for at in range(0, self.all * PART, PART)]
@@ -60,7 +61,7 @@ class Moving:
 class Work:
     """Keeps the device busy, and the host hardly: kernels that count on in memory of their own, one after the other."""
 
-    def __init__(self, device: CudaDevice, launches: int) -> None:
+    def __init__(self, device: Device, launches: int) -> None:
         self.device, self.launches = device, launches
         self.address, self.stream = device.allocate(WORK), device.stream()
         device.write(self.address, bytes(WORK))
@@ -95,7 +96,7 @@ def main() -> None:
     )
     options.add_argument("--launches", type=int, default=0, help="kernels over 32 MiB in each step")
     given = options.parse_args()
-    perform(given, Moving(given.size, given.parts, given.host, given.launches))
+    perform(given, Moving(CudaDevice(), given.size, given.parts, given.host, given.launches))
     print("ended", file=sys.stderr)
 
 
