@@ -31,6 +31,7 @@ bool is_plain(char c) {
 }
 
 void cover_addresses() {
+    Guard guard(session.batch_lock);  // no fork in between: the child would keep the file
     OwnedFd file;
     file.adopt(static_cast<int>(syscall(SYS_memfd_create, "gcr-addresses", kCloseOnExec)));
     if (!file.open()) return;
