@@ -201,9 +201,12 @@ class Connections:
     def have_come(self) -> None:
         """All bytes are here: ends the takers. Their memory goes beside what is left to do; `close` does not wait."""
         if self.takers:
-            self.takers.end()
-            Thread(target=self.takers.free, name="gcr-takers").start()
-            self.takers = None
+            takers, self.takers = self.takers, None
+            takers.end()
+            try:
+                Thread(target=takers.free, name="gcr-takers").start()
+            except RuntimeError:  # the system has no thread left, and all bytes are here
+                takers.free()
 
     async def close(self) -> None:
         if self.takers:
