@@ -3,7 +3,7 @@
     python benchmarks/bare_moving.py FILE…        results of benchmarks/migrate.py
 
 Each result has a digest of all that the program printed: a line for each step, and at the end a digest of its memory.
-No part of gcr takes part here. 16 GiB take a minute: of a chunk that repeats itself its first bytes are kept.
+No part of gcr takes part here. Of a chunk that repeats itself only the first bytes are kept.
 """
 
 import json

@@ -28,7 +28,7 @@ def raise_limit(room: int = ROOM) -> None:
 
 
 def make_room(room: int = ROOM) -> None:
-    """Makes a table for `room` descriptors, and leaves the limit as it is: for a process whose children inherit that.
+    """Makes a table for `room` descriptors. The limit stays as it is, for children inherit it.
 
     Call it before the first thread starts, as `raise_limit`, which is then fast at any time.
     """

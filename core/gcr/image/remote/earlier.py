@@ -1,7 +1,7 @@
-"""An earlier image of a job whose next one is awaited: it is read before that is there, while the pull has time.
+"""The last image of a job that is here already, while a pull awaits the next one.
 
-The next image has most chunks where the earlier one has them. So its packs need not be opened once more, and only its
-other chunks are looked up in them (read/places.py).
+The pull reads it before the next image is there. The next image has most chunks where this one has them. So the packs
+of those are not opened once more, and only the other chunks are looked up (read/places.py).
 """
 
 from collections.abc import Iterable, Mapping
